@@ -353,3 +353,43 @@ def test_a_process_that_is_killed_ends_the_statement_and_costs_once(tmp_path: Pa
         kept = NamedResults(next(iter((run_at / site).rglob("query-noised.msg"))).parent.parent)
         assert [one["epsilon"] for one in kept.get(site, "query-noised")["answers"]] == [8.0]
         assert check_events(partial(kept.get, site), site).number >= 5
+
+
+def test_a_relation_stays_shared_while_sites_start_anew(tmp_path: Path) -> None:
+    """Two sites and a helper keep a relation; a site and the helper start anew, and a later statement is answered from their shares. Nothing of a row is left when the connection ends."""
+    rules = "limits: {kept: 10MiB}\npolicy: {min_count: 1}\ntables: {trips: {columns: {card: {level: protected, at_most: 2}, fare: protected}}}\n"
+    data = {}
+    for site, rows in (("north", "1,5\n2,7\n3,2\n"), ("south", "1,4\n2,1\n")):
+        (tmp_path / site).mkdir()
+        (tmp_path / site / "trips.csv").write_text(f"card,fare\n{rows}")
+        (tmp_path / f"{site}.yaml").write_text(f"path: {tmp_path}/{site}\n{rules}")
+        data[site] = [str(tmp_path / f"{site}.yaml")]
+    pairs = (
+        "SELECT a.card, a.fare AS high, b.fare AS low FROM trips a JOIN trips b ON a.card = b.card AND a.fare > b.fare"
+    )
+
+    async def play() -> tuple[Any, ...]:
+        loop = asyncio.get_running_loop()
+        async with Poc(tmp_path / "trial", data, helpers={"third": "shares"}) as poc, Admin(poc.kit("analyst"), poc.address) as anna:  # fmt: skip
+            db = atoll.query.connection.JobConnection(lambda body: asyncio.run_coroutine_threadsafe(body(anna), loop).result(), "project", helper=True)  # fmt: skip
+            made = await asyncio.to_thread(db.sql, f"CREATE TEMP TABLE pairs AS {pairs}")
+            await asyncio.gather(*(poc.process(name).stop() for name in ("north", "third")))
+            await asyncio.gather(*(poc.start(name) for name in ("north", "third")))
+            first = await asyncio.to_thread(db.sql, "SELECT card, high - low AS saved FROM pairs ORDER BY saved, card")
+            kept = rows_at(tmp_path)
+            await asyncio.to_thread(db.close)
+            return made, first, kept, rows_at(tmp_path)
+
+    made, first, kept, left = asyncio.run(play())
+    assert (made.rows, made.kept["parties"], made.kept["rows"]) == ([], ["north", "south", "helper"], 12)
+    assert first.rows == [(1, 1), (2, 6)]
+    assert [len(one["columns"]) for one in kept] == [6] * 3
+    assert left == [{}] * 3
+
+
+def rows_at(folder: Path) -> list[Any]:
+    """What the parties keep of relations."""
+    return [
+        NamedResults(path.parent.parent).get(path.parent.name, path.stem)
+        for path in folder.rglob("query-kept-*-rows.msg")
+    ]

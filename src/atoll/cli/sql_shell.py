@@ -40,11 +40,12 @@ HELP = r"""Statements end with ;
   \q            quit; Ctrl-D too
   SET strategy = NAME    how statements are answered; SET shows it
   EXPLAIN SELECT …       what leaves, and who learns it, before anything does
+  CREATE TEMP TABLE t AS SELECT …    rows that the sites keep under shares, for later statements; DROP TABLE t
 """
 _COMMANDS = ("\\d", "\\timing", "\\x", "\\o", "\\i", "\\q", "\\?")
 _WORDS = (
     "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "JOIN", "LEFT JOIN", "ON", "USING", "AND", "OR", "NOT", "NULL", "IS", "IN", "LIKE", "BETWEEN", "CASE", "WHEN", "THEN", "ELSE",
-    "END", "AS", "DISTINCT", "COUNT", "SUM", "AVG", "STDDEV", "VAR_SAMP", "CORR", "FILTER", "EXPLAIN", "ANALYZE", "WITH", "SET",
+    "END", "AS", "DISTINCT", "COUNT", "SUM", "AVG", "STDDEV", "VAR_SAMP", "CORR", "FILTER", "EXPLAIN", "ANALYZE", "WITH", "SET", "CREATE TEMP TABLE", "DROP TABLE",
 )  # fmt: skip
 
 _COMMENTS = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.S)
@@ -211,10 +212,11 @@ class SqlShell:
         return False
 
     def _show_rows(self, result: Any) -> None:
-        if self._file is not None and not result.explained:
+        plain = not result.explained and result.kept is None
+        if self._file is not None and plain:
             self._write(result, self._file)
             self._say(f"{format_count(len(result.rows), 'row')} in {self._file}")
-        elif self._expanded and not result.explained:
+        elif self._expanded and plain:
             self._say(_expanded(result))
         else:
             self._say(self._show(result))

@@ -12,17 +12,18 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from atoll.core.calls import level_outside
-from atoll.core.errors import CompositionError, ConfigError, DataError, PolicyError
+from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError, PolicyError
 from atoll.core.extras import need
 from atoll.core.persistence.files import as_json
 
 from .databases.postgres import PostgresDatabase, is_postgres
 from .databases.silo import Silo, SiloSource, connect_duckdb, quote
 from .job import Query
+from .kept import KeptRelations
 from .local import source_text
 from .plan import ROW
 from .policy import QueryPolicy, strictest
@@ -61,6 +62,7 @@ class SqlResult:
         withheld_values: NULLs that stand for values that too few units stand behind.
         explained: whether only the plan was asked for.
         privacy: what was spent of a privacy budget; ``None`` for an answer without noise.
+        kept: of a relation that stays shared between statements its name, how many rows it has at most, and which parties keep how many bytes of it; ``None`` for an answer.
         approximate: how far numbers may be from exact: ``intervals`` has the lower and the upper end of each row of a column, at a ``confidence``; ``None`` for an exact answer.
     """
 
@@ -80,7 +82,7 @@ class SqlResult:
         self.expected = dict(facts["expected"])
         few = facts["withheld_groups"]
         self.withheld_groups, self.withheld_values = None if few is None else int(few), int(facts["withheld_values"])
-        self.privacy, self.approximate = facts["privacy"], facts["approximate"]
+        self.privacy, self.approximate, self.kept = facts["privacy"], facts["approximate"], facts.get("kept")
         self.rows = rows if rows is not None else _typed_rows(self.types, facts["rows"])
 
     def __len__(self) -> int:
@@ -111,6 +113,11 @@ class SqlResult:
     def facts(self) -> dict[str, Any]:
         """All of it as plain values: decimals and dates as text."""
         return dict(self._facts)
+
+    def with_rows(self, rows: Sequence[tuple[Any, ...]], columns: Sequence[str] = (), types: Sequence[str] = ()) -> SqlResult:  # fmt: skip
+        """The same with other rows of plain values, and other columns if some are given."""
+        more = {"columns": list(columns), "types": list(types)} if columns else {}
+        return SqlResult({**self._facts, "rows": [list(row) for row in rows], **more}, list(rows), self.statement)
 
 
 def _typed_rows(types: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
@@ -159,6 +166,8 @@ class SqlConnection:
         self._kept = folder is not None
         self._folder = Path(tempfile.mkdtemp(prefix="atoll-query-")) if folder is None else Path(folder)
         self._closed = False
+        self.relations = KeptRelations()
+        self._stamps: dict[str, dict[str, Any]] = {}
 
     def sql(
         self,
@@ -175,7 +184,7 @@ class SqlConnection:
         """Answer a statement.
 
         Args:
-            text: one SELECT, or EXPLAIN of one.
+            text: one SELECT, or EXPLAIN of one; or ``CREATE TEMP TABLE … AS SELECT …``, whose rows the parties keep under shares, and ``DROP TABLE``.
             params: values of ``?`` in order, or of ``$name`` by name.
             strategy: how; by default the connection's.
             epsilon: what an answer with noise costs; ``None`` for an answer without noise. See `Query`.
@@ -189,18 +198,29 @@ class SqlConnection:
             PolicyError: a site does not allow it.
             CompositionError: no strategy can answer it.
         """
-        from atoll.simulation import simulate
-
         if self._closed:
             raise ConfigError("the connection is closed", where="query", remedy="call atoll.query.connect again")
+        said: dict[str, Any] = {"strategy": strategy or self.strategy, "epsilon": epsilon, "delta": delta, "analyst": analyst, "error": error, "confidence": confidence}  # fmt: skip
+
+        def ask(written: str, values: Sequence[Any] | Mapping[str, Any], **more: Any) -> SqlResult:
+            return self._run(written, values, **said, **more)
+
+        return cast("SqlResult", self.relations.answer(text, params, ask))
+
+    def _run(self, text: str, params: Sequence[Any] | Mapping[str, Any], **said: Any) -> SqlResult:
+        """Run a statement as a job."""
+        from atoll.simulation import simulate
+
         begin, before = time.perf_counter(), {name: silo.seconds for name, silo in self.silos.items()}
-        helper = wants_helper(strategy or self.strategy, len(self.silos))
-        job = Query(sql=text, params=params, strategy=strategy or self.strategy, epsilon=epsilon, delta=delta, analyst=analyst, error=error, confidence=confidence, helper=helper)  # fmt: skip
+        stamps = {name: silo.stamp() for name, silo in self.silos.items()} if said.get("creates") else {}
+        job = Query(sql=text, params=params, helper=wants_helper(said["strategy"], len(self.silos)), **said)
         found = simulate(job, self.silos, engine=self.engine, results=self._folder, progress=False).outcome
         total = time.perf_counter() - begin
         local = max((silo.seconds - before[name] for name, silo in self.silos.items()), default=0.0)
         seconds = {"total": total, "local": local, "secure": max(0.0, total - local)}
         statement = None if found.choice is None else found.choice.plan.statement
+        if said.get("creates"):
+            self._stamps[said["kept"][said["creates"]]] = stamps
         return SqlResult({**found.facts(), "seconds": seconds}, found.answer.rows, statement)
 
     def cursor(self) -> Cursor:
@@ -217,14 +237,22 @@ class SqlConnection:
         Returns:
             Whether the rows are equal: in any order unless the statement orders them, and doubles to 1e-9 of their size, or 1e-6 beside variances and correlations, of which DuckDB loses digits where values are
             far from 0. Groups and values that were withheld may be anything. ``None`` for an
-            answer that is approximate, or only a plan, or one of several that are right, such as a matching.
+            answer that is approximate, or only a plan, or one of several that are right, such as a matching; and for one over relations that were kept before rows changed, see `changed_since`.
         """
         inexact = result.approximate is not None or bool(result.privacy and result.privacy["noise_std"])
-        if result.explained or inexact or result.statement is None or result.statement.needs:
+        if result.explained or inexact or result.kept or result.statement is None or result.statement.needs:
+            return None
+        if self.changed_since(result):
             return None
         expected, ordered = self._pool(result.statement.text, params)
         near = 1e-6 if _has_moments(result.statement.tree) else 1e-9
         return _equal_rows(result.rows, expected, ordered, result.withheld_groups, result.withheld_values, near)
+
+    def changed_since(self, result: SqlResult) -> list[str]:
+        """The silos whose files have changed since a relation was kept that an answer is about: it is right, and cannot be compared any more."""
+        defined = set() if result.statement is None else {one.alias for one in result.statement.tree.find_all(_cte())}
+        numbers = [number for name, number in self.relations.ids.items() if name in defined]
+        return [name for name, silo in self.silos.items() if any(self._stamps[number][name] != silo.stamp() for number in numbers)]  # fmt: skip
 
     def try_strategies(
         self, text: str, params: Sequence[Any] | Mapping[str, Any] = (), *, check: bool = False, **noise: Any
@@ -348,6 +376,8 @@ class SqlConnection:
     def close(self) -> None:
         """Close all silos, and forget what they have answered, unless a folder keeps it."""
         if not self._closed:
+            if self._kept:  # else the folder goes with all that is in it
+                _drop_all(self.relations, lambda *asked, **more: self._run(*asked, strategy="auto", **more))
             self._closed = True
             for silo in self.silos.values():
                 silo.close()
@@ -375,7 +405,7 @@ class JobConnection:
     def __init__(
         self, ask: Callable[[Callable[[Any], Awaitable[Any]]], Any], project: str, strategy: str = "auto", helper: bool = False
     ) -> None:  # fmt: skip
-        self.strategy, self.helper = strategy, helper
+        self.strategy, self.helper, self.relations = strategy, helper, KeptRelations()
         self.names = (f"the sites of {project}",)
         self._ask, self._job = ask, ""
 
@@ -389,9 +419,23 @@ class JobConnection:
         Raises:
             AtollError: the job failed, or was stopped.
         """
+        return cast("SqlResult", self.relations.answer(text, (), lambda asked, params, **more: self._submit(asked, **noise, **more)))  # fmt: skip
+
+    def _submit(self, text: str, **said: Any) -> SqlResult:
+        """Run a statement as a job of the sites."""
         begin = time.perf_counter()
-        facts = self._ask(lambda admin: self._run(admin, text, noise))
+        facts = self._ask(lambda admin: self._run(admin, text, said))
         return SqlResult({**facts, "seconds": {"total": time.perf_counter() - begin, "local": None, "secure": None}})
+
+    def close(self) -> None:
+        """Have the sites forget the relations that they keep for this connection."""
+        _drop_all(self.relations, lambda text, params, **more: self._submit(text, **more))
+
+    def __enter__(self) -> JobConnection:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     async def _run(self, admin: Any, text: str, noise: Mapping[str, Any]) -> dict[str, Any]:
         """Submit a job, wait for its end and fetch the answer."""
@@ -490,6 +534,21 @@ class Cursor:
 
     def setoutputsize(self, size: Any, column: Any = None) -> None:
         """Do nothing, as PEP 249 allows."""
+
+
+def _drop_all(relations: KeptRelations, ask: Callable[..., Any]) -> None:
+    """Have all parties forget relations, where they can be asked; what a person does next must not fail for it."""
+    try:
+        relations.drop_all(ask)
+    except (AtollError, OSError) as error:
+        warnings.warn(f"{', '.join(relations.ids)} may still be kept at the sites: {error}", RuntimeWarning, stacklevel=level_outside())  # fmt: skip
+        relations.forget()
+
+
+def _cte() -> Any:
+    from sqlglot import exp
+
+    return exp.CTE
 
 
 def _has_moments(tree: Any) -> bool:

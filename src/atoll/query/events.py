@@ -18,7 +18,7 @@ from atoll.core.persistence.trail import EMPTY, AuditEvent, Head, TrailCheck, li
 from .local import silo_of
 from .strategies.strategy import read_strategy
 
-__all__ = ["NOISED", "TRAIL", "check_events", "read_events", "write_event"]
+__all__ = ["NOISED", "TRAIL", "append_event", "check_events", "read_events", "write_event"]
 
 TRAIL = "query-events"
 """Name of the record of the ends of full segments; a segment has its number behind it."""
@@ -53,7 +53,22 @@ def write_event(island: Any, message: Mapping[str, Any], plan: Any, left: str, b
         "behind": {str(table): int(n) for table, n in behind.items()},
         **(cost or {"epsilon": 0.0}),
     }
-    made = AuditEvent(when=time.time(), who=silo.asker, what="answered", job=silo.job, details=details)
+    append_event(island, "answered", details)
+
+
+def append_event(island: Any, what: str, details: Mapping[str, Any]) -> None:
+    """Add an event to a site's chain; durable when this returns.
+
+    Args:
+        island: the site.
+        what: what has happened.
+        details: of it.
+
+    Raises:
+        PolicyError: nothing may stay at the site.
+    """
+    silo = silo_of(island.data)
+    made = AuditEvent(when=time.time(), who=silo.asker, what=what, job=silo.job, details=dict(details))
     for tries in range(_TRIES):
         closed, events, end = _read_end(island)
         if len(events) >= _SEGMENT:

@@ -22,6 +22,7 @@ from .events import write_event
 from .local import digest_rows, message_of, plan_of, silo_of
 from .policy import strictest
 from .statement import describe_catalog, parse_statement, unite_schemas, with_declared
+from .strategies.kept import KEPT_AS, KEPT_ID, choose_kept, drop_relations, require_kept_strategy
 from .strategies.strategy import (
     HELPER,
     Choice,
@@ -157,6 +158,7 @@ class QueryResult:
             "approximate": None if self.answer.approximate is None else dict(self.answer.approximate),
             "withheld_groups": self.answer.withheld_groups,
             "withheld_values": self.answer.withheld_values,
+            **({} if self.answer.kept is None else {"kept": dict(self.answer.kept)}),
         }
 
 
@@ -198,6 +200,9 @@ class Query(Checked, Job):
         error: how far an answer may be from exact, as a part of each number: 0.05 for 5 %. The cheapest plan that meets it answers; ``None`` for no limit. With an epsilon that is noise on the smallest
             sample.
         confidence: with which probability numbers are within it, and in the intervals that an answer with noise tells.
+        kept: relations that parties keep between statements, each with the id that names it; the statement says by ``WITH … AS MATERIALIZED`` what they are (`atoll.query.kept` writes both).
+        creates: the one of these that the statement makes; empty where it reads them.
+        drops: whether all parties forget them, in place of an answer.
         helper: between organisations, whether a helper's site without rows takes part: two sites need it to compute on shares. In a simulation it is there by itself for a strategy that always shares rows.
     """
 
@@ -214,12 +219,16 @@ class Query(Checked, Job):
     error: float | None = None
     confidence: float = 0.95
     helper: bool = False
+    kept: Mapping[str, str] = field(default_factory=dict)
+    creates: str = ""
+    drops: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         limits = (self.confidence, *(() if self.error is None else (self.error,)))
         if not all(is_real(one) and 0 < one < 1 for one in limits):
             raise ConfigError(f"error={self.error!r}, confidence={self.confidence!r}", where="query", remedy="use parts of 1, such as error 0.05 and confidence 0.95")  # fmt: skip
+        self._require_kept()
         if self.epsilon is None:
             return
         if not is_real(self.epsilon) or not 0 < self.epsilon < math.inf or not is_real(self.delta) or not 0 < self.delta < 1:  # fmt: skip
@@ -227,8 +236,22 @@ class Query(Checked, Job):
         if self.strategy != "auto" and not takes_epsilon(self.strategy):
             raise ConfigError(f"strategy={self.strategy!r} with epsilon={self.epsilon:g}", where="query", remedy="use auto or saqe, which adds noise, or shrinkwrap")  # fmt: skip
 
+    def _require_kept(self) -> None:
+        """Refuse ids that are none, and what has no meaning beside kept relations."""
+        if not isinstance(self.kept, Mapping) or not all(isinstance(one, str) and KEPT_ID.fullmatch(one) for one in self.kept.values()):  # fmt: skip
+            raise ConfigError(f"kept={self.kept!r:.200}", where="query", remedy="leave it out: CREATE TEMP TABLE draws the id of a relation, 32 digits in hex")  # fmt: skip
+        if (self.creates and self.creates not in self.kept) or (self.drops and not self.kept):
+            raise ConfigError(f"creates={self.creates!r}, drops={self.drops!r}, kept={dict(self.kept)!r:.200}", where="query", remedy="leave them out: CREATE TEMP TABLE and DROP TABLE say them")  # fmt: skip
+        if not self.kept:
+            return
+        require_kept_strategy(self.strategy)
+        if self.epsilon is not None:
+            raise ConfigError(f"epsilon={self.epsilon!r} of a statement that reads {', '.join(self.kept)}", where="query", remedy="leave epsilon out, or write the relation into the statement: WITH … AS (SELECT …)")  # fmt: skip
+
     def asks(self) -> tuple[str, dict[str, Any] | None]:
         """The strategy that answers, with its options, and its further terms: an epsilon with its delta and analyst, or ``None``."""
+        if self.kept:
+            return KEPT_AS, None
         if self.epsilon is None:
             return self.strategy, None
         return "saqe" if self.strategy == "auto" else self.strategy, {"epsilon": self.epsilon, "delta": self.delta, "analyst": self.analyst}  # fmt: skip
@@ -251,7 +274,7 @@ class Query(Checked, Job):
         asked = strategy_of(self.strategy)
         if asked is not None and asked.party:
             return {asked.party: asked.party}
-        return {HELPER: "shares"} if self.helper or wants_helper(self.strategy, n, always=True) else {}
+        return {HELPER: "shares"} if self.helper or wants_helper(self.asks()[0], n, always=True) else {}
 
     def helpers(self) -> Mapping[str, str]:
         """The helper that the setting or the strategy asks for: nobody knows yet whether there will be a third site."""
@@ -293,10 +316,16 @@ class _PreparedQuery(Prepared):
         described = describe_catalog(self.job.sql, catalog, policy)
         if described is not None:
             return QueryResult(QueryAnswer(*described), None)
-        statement = parse_statement(self.job.sql, catalog, self.job.params)
-        job = self.job
+        job, helper = self.job, HELPER in self.job.others(len(sites))
+        if job.drops:
+            await drop_relations(fed, {"policy": {"min_count": policy.min_count}}, [*sites, *([HELPER] if helper else [])], job.kept)  # fmt: skip
+            return QueryResult(QueryAnswer(("dropped",), ("VARCHAR",), [(name,) for name in job.kept]), None)
+        statement = parse_statement(job.sql, catalog, job.params)
         asked_for, terms = job.asks()
-        choice = choose_strategy(asked_for, statement, catalog, policy, list(sites), terms, wanted=job.wants(), helper=HELPER in job.others(len(sites)))  # fmt: skip
+        if job.kept:
+            choice = choose_kept(asked_for, job.kept, job.creates, statement, catalog, policy, list(sites), helper=helper)  # fmt: skip
+        else:
+            choice = choose_strategy(asked_for, statement, catalog, policy, list(sites), terms, wanted=job.wants(), helper=helper)  # fmt: skip
         learned = sum(M.nbytes(one) + _CONTACT for one in sites.values())
         compared = compared_columns(choice.plan)
         message = message_of(statement, catalog, policy, fed.parties.names[0], choice.strategy)
@@ -394,4 +423,5 @@ def _policy(told: Any, tables: Any) -> dict[str, Any]:
             }
     noise = {"noise": [int(one) for one in told["noise"]]} if told.get("noise") else {}
     enclave = {"enclave": [bool(told["enclave"][0]), str(told["enclave"][1])]} if told.get("enclave") else {}
-    return {"min_count": int(told["min_count"]), "tables": found, **noise, **enclave}
+    kept = {"kept": int(told["kept"])} if told.get("kept") else {}
+    return {"min_count": int(told["min_count"]), "tables": found, **noise, **enclave, **kept}

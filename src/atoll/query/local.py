@@ -110,14 +110,14 @@ def plan_of(silo: Silo | None, message: Mapping[str, Any], make: Callable[..., A
     text, policies = str(message["sql"]), told[::-1]
     strategy = read_strategy(message)
     if silo is not None and silo.signed is not None:
-        _require_signed(silo, text, strategy, strictest(policies), catalog)
+        _require_signed(silo, text, strategy, strictest(policies), catalog, message)
     # A strategy that hands its plan over is asked for it: whoever says that it does may lie.
     if by != strategy.name and by != strategy.carrier(plan_once(strategy.plan, text, catalog, policies)):
         raise PolicyError(f"a task of the strategy {by} is asked for, and the statement is answered by {strategy.name}", where="query" if silo is None else silo.name, remedy="look at the coordinator: it asks for something else than the job says")  # fmt: skip
     return plan_once(make, text, catalog, policies)
 
 
-def _require_signed(silo: Silo, text: str, strategy: Strategy, policy: QueryPolicy, catalog: Mapping[str, Any]) -> None:
+def _require_signed(silo: Silo, text: str, strategy: Strategy, policy: QueryPolicy, catalog: Mapping[str, Any], message: Mapping[str, Any]) -> None:  # fmt: skip
     """Refuse a statement, a strategy or a setting of it that is not that of the job: the coordinator may have altered it.
 
     Args:
@@ -126,13 +126,15 @@ def _require_signed(silo: Silo, text: str, strategy: Strategy, policy: QueryPoli
         strategy: the strategy with its settings, as the coordinator sends them.
         policy: what the sites allow.
         catalog: the tables, as the coordinator sends them.
+        message: the request, which names the relations that parties kept.
 
     Raises:
-        PolicyError: the job's own statement, read over these tables, is another, or it asks for another strategy or other settings.
+        PolicyError: the job's own statement, read over these tables, is another, or it asks for another strategy or other settings, or for other relations.
     """
     tables = with_declared(Catalog(catalog), policy)
     read = [(one, parse_statement(one.sql, tables, one.params)) for one in silo.signed or ()]
-    alike = [(job, statement) for job, statement in read if statement.sql == text and statement.explain != "explain"]
+    kept = message.get("kept") or {"ids": {}, "creates": ""}
+    alike = [(job, statement) for job, statement in read if statement.sql == text and statement.explain != "explain" and (dict(job.kept), job.creates) == (dict(kept["ids"]), kept["creates"])]  # fmt: skip
     if not alike:
         raise PolicyError("the statement is not the one that was signed", where=silo.name, remedy="look at the coordinator: it asks for something else than the job says")  # fmt: skip
     if not any(

@@ -175,6 +175,7 @@ class QueryPolicy:
         tables: table -> its policy, by names in lower case.
         privacy: what answers with noise may cost; ``None`` for none.
         enclave: to which enclave rows may go; ``None`` for none.
+        kept: most bytes of relations that stay shared between statements here; 0 for none.
     """
 
     min_count: int = 10
@@ -183,6 +184,7 @@ class QueryPolicy:
     tables: Mapping[str, TablePolicy] = field(default_factory=dict)
     privacy: NoisePolicy | None = None
     enclave: EnclavePolicy | None = None
+    kept: int = 0
 
     def table(self, name: str) -> TablePolicy:
         """The policy of a table; one that is not named is all private."""
@@ -265,7 +267,7 @@ class QueryPolicy:
             ConfigError: a value cannot be used; names its place.
         """
         whole = _mapping(given, where, ("limits", "policy", "tables", "database", "consent"))
-        limits = _mapping(whole.get("limits", {}), f"{where}: limits", ("seconds", "memory"))
+        limits = _mapping(whole.get("limits", {}), f"{where}: limits", ("seconds", "memory", "kept"))
         rules = _mapping(whole.get("policy", {}), f"{where}: policy", ("min_count", "privacy", "enclave"))
         tables = _mapping(whole.get("tables", {}), f"{where}: tables")
         # Whoever names tables has thought about them: then a number of rows that nobody names is 1, as in the policy of other jobs.
@@ -277,10 +279,11 @@ class QueryPolicy:
         if not is_real(seconds) or not 0 < seconds < 1e9:
             raise ConfigError(f"seconds: {seconds!r}", where=f"{where}: limits", remedy="use a number above 0")
         memory = _bytes_of(limits.get("memory", cls.memory), f"{where}: limits")
+        kept = _bytes_of(limits["kept"], f"{where}: limits", "kept") if "kept" in limits else 0
         made = {name.lower(): _table(one, f"{where}: tables.{name}") for name, one in tables.items()}
         privacy = _privacy(rules["privacy"], f"{where}: policy.privacy") if "privacy" in rules else None
         enclave = _enclave(rules["enclave"], f"{where}: policy.enclave") if "enclave" in rules else None
-        return cls(least, float(seconds), memory, made, privacy, enclave)
+        return cls(least, float(seconds), memory, made, privacy, enclave, kept)
 
     def told(self, tables: Mapping[str, Iterable[str]], elsewhere: Collection[str] = ()) -> dict[str, Any]:
         """What the coordinator needs of it to plan, as a message.
@@ -304,7 +307,7 @@ class QueryPolicy:
             }
         noise = {} if self.privacy is None else {"noise": [self.privacy.groups, self.privacy.rows]}
         enclave = {} if self.enclave is None else {"enclave": [self.enclave.simulated, self.enclave.root]}
-        return {"min_count": self.min_count, "tables": found, **noise, **enclave}
+        return {"min_count": self.min_count, "tables": found, **noise, **enclave, **({"kept": self.kept} if self.kept else {})}  # fmt: skip
 
 
 def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
@@ -341,7 +344,7 @@ def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
     enclaves = {(bool(one["enclave"][0]), str(one["enclave"][1])) if one.get("enclave") else None for one in told}
     alike = enclaves.pop() if len(enclaves) == 1 else None  # sites that pin different roots trust none together
     enclave = None if alike is None else EnclavePolicy(*alike)
-    return QueryPolicy(max(int(one["min_count"]) for one in told), tables=tables, privacy=privacy, enclave=enclave)
+    return QueryPolicy(max(int(one["min_count"]) for one in told), tables=tables, privacy=privacy, enclave=enclave, kept=min((int(one.get("kept", 0)) for one in told), default=0))  # fmt: skip
 
 
 def _kind_of(table: TablePolicy) -> str:
@@ -566,7 +569,7 @@ def _name(given: Any, where: str, setting: str = "unit") -> str:
     return given.lower()
 
 
-def _bytes_of(given: Any, where: str) -> int:
+def _bytes_of(given: Any, where: str, setting: str = "memory") -> int:
     """Bytes of a number, or of words such as ``2GiB``."""
     found = re.fullmatch(r"\s*([0-9.]+)\s*([KMG]?i?B?)\s*", str(given)) if not isinstance(given, bool) else None
     try:
@@ -575,5 +578,5 @@ def _bytes_of(given: Any, where: str) -> int:
         return int(float(found[1]) * _BYTES[found[2]])
     except ValueError:
         raise ConfigError(
-            f"memory: {given!r}", where=where, remedy="give 1048576 bytes or more, such as 2GiB"
+            f"{setting}: {given!r}", where=where, remedy="give 1048576 bytes or more, such as 2GiB"
         ) from None

@@ -22,11 +22,13 @@ from .rules.registry import count_rules, expand_rules
 from .spatial import break_ties, expand_points
 
 __all__ = [
+    "BEGIN",
     "SOURCE",
     "Catalog",
     "SqlStatement",
     "describe_catalog",
     "parse_statement",
+    "set_params",
     "shadow",
     "unite_schemas",
     "with_declared",
@@ -240,7 +242,8 @@ def _first_part(catalog: Catalog, table: str) -> str:
 
 # ---------------------------------------------------------------- parsing
 
-_BEGIN = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.S)
+BEGIN = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.S)
+"""What may stand before a statement: blanks and comments."""
 _EXPLAIN = re.compile(r"explain(\s+analyze)?\s+", re.I)
 
 
@@ -285,7 +288,7 @@ def _parsed(
     selects = (sqlglot.exp.Select, sqlglot.exp.SetOperation, sqlglot.exp.Subquery)
     if not isinstance(tree, selects):
         raise ConfigError(f"{type(tree).__name__.upper()} is not allowed: silos are only read", where="sql", remedy="write a SELECT")  # fmt: skip
-    _set_params(sqlglot, tree, params, named)
+    set_params(sqlglot, tree, params, named)
     calls = expand_rules(tree, catalog.named_tables(), lambda node: _at(node, text, offset), catalog.points)
     _require_limits(sqlglot.exp, tree, text, offset)
     _require_allowed(sqlglot, tree, text, offset)
@@ -310,7 +313,7 @@ def _plain_text(tree: Any, body: str, *, anew: bool) -> str:
 
 
 def _without_explain(text: str) -> tuple[str, str]:
-    start = text[_BEGIN.match(text).end() :]  # type: ignore[union-attr]  # it matches nothing at least
+    start = text[BEGIN.match(text).end() :]  # type: ignore[union-attr]  # it matches nothing at least
     found = _EXPLAIN.match(start)
     return (start[found.end() :], "analyze" if found[1] else "explain") if found else (start, "")
 
@@ -352,7 +355,7 @@ def _syntax_error(error: Any, text: str, offset: int) -> ConfigError:
     return ConfigError(f"{what}{_caret(text, place)}", where="sql", remedy="correct the statement")
 
 
-def _set_params(sqlglot: Any, tree: Any, params: tuple[Any, ...], named: bool) -> None:
+def set_params(sqlglot: Any, tree: Any, params: tuple[Any, ...], named: bool) -> None:
     """Put values in the places of parameters."""
     exp = sqlglot.exp
     values = dict(params) if named else {}

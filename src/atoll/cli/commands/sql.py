@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -60,9 +59,7 @@ def command(
             raise ConfigError("--kit with --policy, --check, --transcript, --record, --analyst or --strategy each", remedy="leave these out: sites have policies of their own, and their rows are not here")  # fmt: skip
         own = open_kit(kit, passphrase_file)
         analyst = own.name
-        opened: Any = contextlib.nullcontext(
-            JobConnection(lambda body: asked(own, server, body), own.project, strategy, helper)
-        )
+        opened: Any = JobConnection(lambda body: asked(own, server, body), own.project, strategy, helper)
     else:
         opened = connect(
             silos=_silos_of(silo, helper), policy=policy, strategy="auto" if each else strategy, folder=record
@@ -92,7 +89,9 @@ def _answer(db: Any, text: str, out: Path | None, *, each: bool, check: bool, **
     found, shown = result.facts(), [_shown(result, planned=result.explained)]
     if check:
         found["check"] = {"equal": db.check(result)}
-        shown.append(_words_of_check(found["check"]["equal"]))
+        changed = db.changed_since(result)
+        found["check"] |= {"changed": changed} if changed else {}
+        shown.append(_words_of_check(found["check"]["equal"], changed))
     if out is not None:
         write_result(result, out)
         found["out"] = str(out)
@@ -123,7 +122,9 @@ def _recorder(transcript: Path | None) -> Any:
     return RecordingEngine()
 
 
-def _words_of_check(equal: bool | None) -> str:
+def _words_of_check(equal: bool | None, changed: Sequence[str]) -> str:
+    if changed:
+        return f"not compared with all rows in one place: rows of {', '.join(changed)} have changed since the relation was kept"
     if equal is None:
         return "not compared with all rows in one place: the answer is a plan, or approximate"
     return (
@@ -215,6 +216,8 @@ def _shown(result: Any, *, planned: bool) -> Any:
 
     if planned:
         return Group(*_plan_tables(result))
+    if result.kept is not None:
+        return Text(_words_of_kept(result))
     table = PlainTable()
     for name in result.columns:
         table.add_column(Text(show_cell(name)))
@@ -234,6 +237,13 @@ def _shown(result: Any, *, planned: bool) -> Any:
             words.append(f"at confidence {result.approximate['confidence']:g} at most {most}")
         words += [f"{one['before']:,} rows became {one['after']:,}" for one in result.privacy.get("sizes", ())]
     return Group(table, Text(", ".join(words)))
+
+
+def _words_of_kept(result: Any) -> str:
+    """What parties keep now."""
+    columns = ", ".join(f"{show_cell(name)} {kind}" for name, kind in zip(result.columns, result.types, strict=True))
+    kept = result.kept
+    return f"{kept['relation']} ({columns}): at most {format_count(kept['rows'], 'row')}, kept under shares by {', '.join(kept['parties'])}, {kept['bytes']:,} bytes each"
 
 
 def _words_of_run(result: Any) -> str:

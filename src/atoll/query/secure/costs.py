@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +20,8 @@ from atoll.secure.tables import SharedTable, outward_rows
 
 from ..slices import HERE, SlicedTables, SliceExtents, SliceSizes, empty_table, result_layout, sliced_rows
 from .extents import Extents
-from .operators import TOLD, Operator, PlanLeaf, SecurePlan
+from .kept import KeptTables, held_relations, kept_layout, makes_relation
+from .operators import TOLD, Operator, PlanLeaf, SecurePlan, held_places
 from .tables import SecureTables
 
 __all__ = [
@@ -116,11 +117,12 @@ def sliced_layout(plan: SecurePlan, slices: SliceSizes, widths: Mapping[str, int
     return result_layout(slices.sliced, [leaf_layout(leaf, widths) for leaf in plan.leaves])
 
 
-def measure_extents(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: Callable[[Operator, int], int] | None = None, kind: type[Extents] = Extents, slices: SliceSizes | None = None, told: Mapping[int, int] | None = None) -> Extents:  # fmt: skip
-    """How many rows the plan's tables have, for the sizes of the leaves at each site, and those of slices; see `Extents`."""
+def measure_extents(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: Callable[[Operator, int], int] | None = None, kind: type[Extents] = Extents, slices: SliceSizes | None = None, told: Mapping[int, int] | None = None, kept: Mapping[str, int] | None = None) -> Extents:  # fmt: skip
+    """How many rows the plan's tables have, for the sizes of the leaves at each site, those of slices, and those of relations that are kept; see `Extents`."""
     totals = [max(1, sum(own)) for own in zip(*sizes.values(), strict=True)]
     found = kind(totals, shrink) if slices is None else SliceExtents(slices, totals, shrink)
-    found.told = told
+    found.told, found.kept, held = told, kept, held_places(plan)
+    found.largest = max((rows for place, rows in enumerate(totals) if place not in held), default=1)
     for root in (plan.root, plan.withheld):
         if root is not None:
             found.rows(root)
@@ -160,9 +162,11 @@ def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: M
         slices: how many rows slices have; ``None`` for a plan without.
         orders: how many orders of few rows are rehearsed: one is enough where the sizes are guesses.
     """
-    run = _Rehearsals(plan, widths, cuts, keys, noted, slices)
+    extents = measure_extents(plan, sizes)
+    run = _Rehearsals(plan, widths, cuts, keys, noted, slices, {op.relation: extents.rows(op) for op in held_relations(plan)})  # fmt: skip
     largest = run.largest([max(1, sum(own)) for own in zip(*sizes.values(), strict=True)])
-    shared = sum(sharing_nbytes(shared_layout(plan, place, widths), own[place], owner in parties) for place in range(len(plan.leaves)) for owner, own in sizes.items() if own[place])  # fmt: skip
+    places = [place for place in range(len(plan.leaves)) if place not in held_places(plan)]
+    shared = sum(sharing_nbytes(shared_layout(plan, place, widths), own[place], owner in parties) for place in places for owner, own in sizes.items() if own[place])  # fmt: skip
     if slices is not None:
         layout = sliced_layout(plan, slices, widths)
         shared += sum(sharing_nbytes(layout, slices.result_rows(owner), owner in parties) for owner in sizes if slices.result_rows(owner))  # fmt: skip
@@ -219,18 +223,19 @@ class _Rehearsals:
     keys: RehearsedKeys | None
     noted: Mapping[str, Sequence[int]] | None
     slices: SliceSizes | None = None
+    kept: Mapping[str, int] = field(default_factory=dict)
 
     def halved(self) -> _Rehearsals:
-        """The same of half of the slices, if there are several, and of half of the pairs of joins whose size was opened."""
+        """The same of half of the slices, if there are several, of half of the pairs of joins whose size was opened, and of half of the rows of relations that are kept."""
         slices = self.slices if self.slices is None or len(self.slices.keys) < 2 else self.slices.every(2)
         noted = {name: [max(1, one // 2) for one in sizes] if name.startswith(TOLD) else sizes for name, sizes in (self.noted or {}).items()}  # fmt: skip
-        return replace(self, slices=slices, noted=noted)
+        return replace(self, slices=slices, noted=noted, kept={name: max(1, rows // 2) for name, rows in self.kept.items()})  # fmt: skip
 
     def largest(self, totals: Sequence[int]) -> int:
         """Rows of the largest table."""
         shrink = None if self.cuts is None else self.cuts.shrink
         told = {int(name.removeprefix(TOLD)): int(sizes[0]) for name, sizes in (self.noted or {}).items() if name.startswith(TOLD)}  # fmt: skip
-        return measure_extents(self.plan, {"all": totals}, shrink, Extents if self.keys is None else self.keys.extents, self.slices, told).largest  # fmt: skip
+        return measure_extents(self.plan, {"all": totals}, shrink, Extents if self.keys is None else self.keys.extents, self.slices, told, self.kept).largest  # fmt: skip
 
     def play(self, totals: Sequence[int], seed: int = 0) -> SecureCost:
         """What the parties send for leaves of some rows: one of them stands for all, unless each sends something else."""
@@ -254,11 +259,18 @@ class _Rehearsals:
             if slices is not None:
                 layout, counts = sliced_layout(self.plan, slices, self.widths), map(slices.result_rows, slices.counts)
                 return SlicedTables(trio, leaves, slices, [empty_table(trio, layout, n) for n in counts if n])
+            relations = held_relations(self.plan)
+            if relations:
+                return KeptTables(trio, leaves, {op.relation: empty_table(trio, kept_layout(op, self.widths), self.kept[op.relation]) for op in relations})  # fmt: skip
             resize = None if self.cuts is None else self.cuts.resize
             return SecureTables(trio, leaves, resize) if self.keys is None else self.keys.make_tables(trio, leaves)
 
         async def work() -> Any:
-            leaves = [empty_table(trio, leaf_layout(leaf, self.widths), rows(place, n)) for place, (leaf, n) in enumerate(zip(self.plan.leaves, totals, strict=True))]  # fmt: skip
+            held = held_places(self.plan)
+            leaves = [empty_table(trio, leaf_layout(leaf, self.widths), 1 if place in held else rows(place, n)) for place, (leaf, n) in enumerate(zip(self.plan.leaves, totals, strict=True))]  # fmt: skip
+            if makes_relation(self.plan):
+                await tables(leaves).make(self.plan.root)
+                return ()
             return (await release_rows(self.plan, tables(leaves)))[1:]
 
         return rehearsal, rehearsal.play(work())

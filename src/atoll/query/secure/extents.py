@@ -17,6 +17,7 @@ from .operators import (
     Fixed,
     GroupedRows,
     JoinedRows,
+    KeptRows,
     LeafRows,
     Limited,
     Looked,
@@ -60,9 +61,11 @@ class Extents:
         largest: rows of the largest table.
         side: rows of the larger side of a matching; 0 without one.
         told: pairs of joins whose size is opened, by their number, where others have as many as their longer table; ``None`` takes all pairs that could be.
+        kept: rows of relations that the parties kept, by name, where they are not as many as what is below would make.
     """
 
     told: Mapping[int, int] | None = None
+    kept: Mapping[str, int] | None = None
 
     def __init__(self, sizes: Sequence[int], shrink: Callable[[Operator, int], int] | None = None) -> None:
         self._shrink = shrink
@@ -118,7 +121,11 @@ class Extents:
         return n, known
 
     def _of_stack(self, operator: Stacked) -> tuple[int, ColumnBounds]:
+        before = self.largest
         found = [self._measure(one) for one in operator.sources]
+        if isinstance(operator, KeptRows) and operator.held:  # nobody makes the tables below
+            self.largest = before
+            found = [(rows if self.kept is None else self.kept[operator.relation], known) for rows, known in found]
         bounds = {}
         for k, column in enumerate(operator.columns):
             parts = [self._bound(row[k], known) for row, (_, known) in zip(operator.inputs, found, strict=True)]

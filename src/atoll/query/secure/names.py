@@ -129,6 +129,9 @@ class SelectNames:
 class NamePlanner:
     """What the planners of all parts of a statement stand on: names, types, and the columns that sites share."""
 
+    apart_names: frozenset[str] = frozenset()
+    """What WITH names that no site can compute by itself."""
+
     def __init__(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy, connection: Any) -> None:
         from sqlglot import exp
 
@@ -137,7 +140,7 @@ class NamePlanner:
         # A subquery's condition chooses who takes part in a matching, and one around it chooses among its pairs.
         self.strict = policy.min_count > 1
         self._kinds: dict[tuple[int, str], str] = {}
-        tree = self._write_sets(statement.tree.copy() if statement.needs else merge_derived(statement.tree))
+        tree = self._write_sets(statement.tree.copy() if statement.needs else self.merged(statement.tree))
         self.tree = write_out_quantifiers(factor_conditions(tree), strict=self.strict)
         if not self.strict:
             self.tree = write_out_quantiles(self.tree, self._type_in)
@@ -152,6 +155,10 @@ class NamePlanner:
         self.leaves: list[LeafDraft] = []
         self._count = 0
         self.origins: dict[str, Value] = {}
+
+    def merged(self, tree: Any) -> Any:
+        """A copy of the statement with derived tables merged into the queries around them, where that is safe."""
+        return merge_derived(tree)
 
     # ------------------------------------------------------------------ text and types
 

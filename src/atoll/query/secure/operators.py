@@ -21,8 +21,8 @@ from ..statement import Catalog, SqlStatement
 
 __all__ = [
     "AggregateOutput", "ChosenValue", "Compared", "Computed", "RowCondition", "Connected", "Expanded", "Filtered", "Fixed", "Flag", "GroupColumn", "GroupedRows", "JoinedRows", "SameTruth",
-    "LeafRows", "Limited", "Looked", "MatchedRows", "MissingValue", "NearPairs", "Negated", "Operator", "PlanLeaf", "Quotient", "Ranked", "SecurePlan", "SharedColumn", "Stacked", "Stored", "TOLD", "ToldJoin", "TruthValue", "Value", "WindowColumn",
-    "inputs_of", "number_operators", "rewrite_operators", "stored_names", "walk_operators",
+    "KeptRows", "LeafRows", "Limited", "Looked", "MatchedRows", "MissingValue", "NearPairs", "Negated", "Operator", "PlanLeaf", "Quotient", "Ranked", "SecurePlan", "SharedColumn", "Stacked", "Stored", "TOLD", "ToldJoin", "TruthValue", "Value", "WindowColumn",
+    "held_places", "inputs_of", "list_leaves", "number_operators", "prune_held", "rewrite_operators", "stored_names", "walk_operators",
 ]  # fmt: skip
 
 Base = tuple[str, str]
@@ -450,6 +450,21 @@ class Stacked(Operator):
 
 
 @dataclass(frozen=True)
+class KeptRows(Stacked):
+    """The rows of a relation that stays shared between statements, in columns that do not depend on the statement around it.
+
+    It has one source: what makes the rows, as the statement means it. So all that is asked of a plan (levels, units, bounds) is asked of these too.
+
+    Attributes:
+        relation: its name.
+        held: whether the parties take the rows as they kept them, and make nothing below.
+    """
+
+    relation: str = field(kw_only=True)
+    held: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True)
 class Limited(Operator):
     """Rows in an order; with ``rows`` the first of them, after ``skip`` others."""
 
@@ -475,6 +490,47 @@ def walk_operators(operator: Operator) -> Iterator[Operator]:
     for inner in inputs_of(operator):
         yield from walk_operators(inner)
     yield operator
+
+
+def list_leaves(root: Operator, *, live: bool = False) -> list[int]:
+    """Places of the leaves below an operator, each once, in the order in which it needs them.
+
+    Args:
+        root: the operator.
+        live: leave out those that are read for rows alone which the parties kept.
+    """
+    found: dict[int, None] = {}
+    seen: set[int] = set()
+
+    def visit(op: Operator) -> None:
+        if id(op) in seen:
+            return
+        seen.add(id(op))
+        if isinstance(op, LeafRows):
+            found[op.place] = None
+        for inner in () if live and isinstance(op, KeptRows) and op.held else inputs_of(op):
+            visit(inner)
+
+    visit(root)
+    return list(found)
+
+
+def held_places(plan: SecurePlan) -> frozenset[int]:
+    """Places of the leaves that nobody reads or shares, since the parties kept what is made of them."""
+    roots = [plan.root, *([] if plan.withheld is None else [plan.withheld])]
+    return frozenset(range(len(plan.leaves))) - {place for root in roots for place in list_leaves(root, live=True)}
+
+
+def prune_held(plan: SecurePlan) -> SecurePlan:
+    """The plan without what lies below rows that the parties kept, for people to read: places of leaves are others."""
+
+    def changed(old: Operator, new: Operator) -> Operator:
+        del old
+        return replace(new, sources=(), inputs=()) if isinstance(new, KeptRows) and new.held else new
+
+    held = held_places(plan)
+    leaves = tuple(leaf for place, leaf in enumerate(plan.leaves) if place not in held)
+    return replace(plan, leaves=leaves, root=rewrite_operators([plan.root], changed)[0])
 
 
 def number_operators(root: Operator) -> dict[int, int]:

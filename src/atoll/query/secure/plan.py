@@ -52,7 +52,7 @@ from .operators import (
 from .sensitivity import bound_joins
 from .yannakakis import aggregate_early
 
-__all__ = ["make_row_plan", "make_secure_plan", "make_told_plan"]
+__all__ = ["SecurePlanner", "make_row_plan", "make_secure_plan", "make_told_plan"]
 
 _WHOLE = ColumnCode("whole", "BIGINT")
 
@@ -138,9 +138,14 @@ class SecurePlanner(GroupPlanner):
         if self.strict:
             self.scopes.require_even_weights()
             self.scopes.require_few_decided()
-        common = self.tree.args.get("with_")
-        self.common = ", ".join(self.local(one) for one in common.expressions) if common else ""
+        self.common = self.write_common()
         return self._plan_root() if isinstance(self.tree, self.exp.Select) else self._plan_set()
+
+    def write_common(self) -> str:
+        """Local SQL of the statement's own WITH."""
+        common = self.tree.args.get("with_")
+        named = [one for one in common.expressions if one.alias not in self.apart_names] if common else []
+        return ", ".join(self.local(one) for one in named)
 
     def _made(self, root: Operator, keys: Sequence[tuple[str, Stored, str]], outputs: Sequence[AggregateOutput], finish: str, *, grouped: bool, ordered: bool = False, limit: int | None = None, copies: Stored | None = None, withheld: Operator | None = None) -> SecurePlan:  # fmt: skip
         shown = tuple(Key(text, kind) for text, _, kind in keys)

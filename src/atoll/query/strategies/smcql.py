@@ -38,6 +38,7 @@ from ..column_codes import LONGEST
 from ..databases.silo import quote
 from ..events import write_event
 from ..local import UnitRows, divide_units, message_of, names_of, open_record, plan_of, prefix_of, silo_of, units_text
+from ..plan import Released
 from ..secure.costs import (
     WITHHELD,
     RehearsedCuts,
@@ -49,7 +50,7 @@ from ..secure.costs import (
     sliced_layout,
 )
 from ..secure.extents import Extents, fill_up, too_many_rows
-from ..secure.operators import LeafRows, NearPairs, Operator, SecurePlan, walk_operators
+from ..secure.operators import LeafRows, NearPairs, Operator, SecurePlan, held_places, walk_operators
 from ..secure.plan import make_secure_plan, make_told_plan
 from ..secure.tables import Resize, SecureTables, refuse_claim
 from ..slices import (
@@ -97,6 +98,8 @@ __all__ = [
     "compute_answer",
     "compute_shares",
     "divide_slices",
+    "gather_leaves",
+    "hand_out",
     "local_rows",
     "measure_rows",
     "own_result",
@@ -162,20 +165,22 @@ class LocalRows:
         plan: its plan.
         claims: tables, their columns, and how many rows may have one value, that are checked besides those of the leaves.
         kept: a snapshot that was kept, in place of one of this moment; see `keep`.
+        watched: tables of which a digest of all rows is made, in the same snapshot.
 
     Attributes:
         which: names the release that these rows belong to, of a strategy that keeps them.
+        contents: watched table -> the digest.
     """
 
     which: tuple[str, str] = ("", "")
 
-    def __init__(self, island: Any, message: Mapping[str, Any], plan: SecurePlan, claims: Sequence[tuple[str, str, int]] = (), kept: Sequence[bytes] | None = None) -> None:  # fmt: skip
+    def __init__(self, island: Any, message: Mapping[str, Any], plan: SecurePlan, claims: Sequence[tuple[str, str, int]] = (), kept: Sequence[bytes] | None = None, watched: Sequence[str] = ()) -> None:  # fmt: skip
         silo = silo_of(island.data)
         names = names_of(silo, plan)
         prefix, tables = prefix_of(silo, plan, names), list(names.values())
         self.plan, self.name, self.number = plan, silo.name, 0
-        first = island.name == message["first"]
-        self.leaves = [leaf if first or not leaf.lone else None for leaf in plan.leaves]
+        first, held = island.name == message["first"], held_places(plan)
+        self.leaves = [leaf if (first or not leaf.lone) and place not in held else None for place, leaf in enumerate(plan.leaves)]  # fmt: skip
         mine = [leaf for leaf in self.leaves if leaf is not None]
         self.claims = list(dict.fromkeys([*(claim for leaf in mine for claim in leaf.claims), *claims]))
         texts = [f"{prefix} {text}" for leaf in mine for text in (leaf.size or "SELECT 1", leaf.text)]
@@ -184,6 +189,7 @@ class LocalRows:
         texts += [f"{prefix} {leaf.units_text(one)}" for leaf, one in self.released]
         counted = list(dict.fromkeys(one.table for _, one in self.released))
         texts += [units_text(next(one for _, one in self.released if one.table == table), plan.catalog, names[table]) for table in counted]  # fmt: skip
+        texts += [units_text(Released(table, table, "", True), plan.catalog, names[table]) for table in watched]
         texts += [f"{prefix} {text}" for text in slice_texts(plan)]
         self._read = silo.run_all(texts, tables, arrow=True) if kept is None else [read_arrow(one) for one in kept]
         found = iter(self._read)
@@ -205,6 +211,7 @@ class LocalRows:
 
         self._kept = [list(zip(*(one.to_pylist() for one in next(found).columns), strict=True)) for _ in self.released]
         self._units = {table: [one.to_pylist() for one in next(found).columns] for table in counted}
+        self.contents = {table: digest_table(next(found)) for table in watched}
         self.slices = [tell_slices(rows) for rows in found]
 
     def keep(self) -> list[bytes]:
@@ -314,6 +321,12 @@ class LocalRows:
             made |= {f"{column.name}.{w}": one for w, one in enumerate(words)}
             made[f"{column.name}?"] = there
         return made
+
+
+def digest_table(table: Any) -> str:
+    """A digest of all rows of a table of Arrow, in any order."""
+    rows = sorted(repr(row) for row in zip(*(one.to_pylist() for one in table.columns), strict=True))
+    return hashlib.blake2b("\n".join(rows).encode(), digest_size=DIGEST).hexdigest()
 
 
 def local_rows(island: Any, message: Mapping[str, Any], *, fresh: bool, claims: Callable[[SecurePlan], Sequence[tuple[str, str, int]]] = lambda plan: (), make: Callable[..., Any] = make_secure_plan, by: str = "smcql") -> LocalRows:  # fmt: skip
@@ -481,7 +494,7 @@ async def send_leaves(island: Island, peers: Peers, request: Any, parties: Any, 
     plan = plan_of(silo_of(island.data), request["message"], make, by)
     await compare_requests(island, peers, plan, request, parties, island.name, make, by)
     for place in range(len(plan.leaves)):
-        size = int(request["sizes"][island.name][place])
+        size = 0 if place in held_places(plan) else int(request["sizes"][island.name][place])
         if size:
             rows = own_rows(island, request, place, make, by)
             await send_table(peers, list(parties), island.secret, rows, layout=shared_layout(plan, place, request["widths"]), capacity=size)  # fmt: skip
@@ -511,13 +524,40 @@ async def compute_answer(island: Island, peers: Peers, request: Any, parties: An
         tables: what computes the tables of the parties and the leaves; by default `SecureTables`.
         by: the strategy whose task asks.
     """
+    plan, trio, leaves = await gather_leaves(island, peers, request, parties, me, make, by)
+    slices = slices_of(plan, request)
+    if slices is not None:
+        made: SecureTables = SlicedTables(trio, leaves, slices, await _share_results(island, trio, request, plan, slices, make, by), MOST_ROWS)  # fmt: skip
+    else:
+        resize = None if cutting is None else await cutting(plan, trio)
+        made = SecureTables(trio, leaves, resize, MOST_ROWS) if tables is None else tables(trio, leaves)
+    return await hand_out(plan, made)
+
+
+async def hand_out(plan: SecurePlan, tables: SecureTables) -> dict[str, Any]:
+    """This party's part of the answer's rows, and what the coordinator needs to put parts together."""
+    found, part, few = await release_rows(plan, tables)
+    layout = {name: bits or 0 for name, bits in found.layout.items()}
+    return {"part": part, "few": few, "noted": tables.trio.noted, "rows": len(found), "layout": layout}
+
+
+async def gather_leaves(island: Island, peers: Peers, request: Any, parties: Any, me: str, make: Callable[..., Any] = make_secure_plan, by: str = "smcql") -> tuple[SecurePlan, Trio, list[SharedTable]]:  # fmt: skip
+    """One of three parties: compare what all are asked for, and share the rows of all leaves.
+
+    Returns:
+        The party's own plan, the three parties, and the table of each leaf; of one whose rows the parties kept already, any table.
+    """
     own = None if island.data is None else silo_of(island.data)
     plan = plan_of(own, request["message"], make, by)
     await compare_requests(island, peers, plan, request, parties, me, make, by)
     sharing = ReplicatedSharing(WordRing(64))
     trio = await ReplicatedComputation(island, peers, list(parties), me, sharing).trio()
-    leaves = []
+    leaves, held = list[SharedTable](), held_places(plan)
     for place in range(len(plan.leaves)):
+        if place in held:
+            bit = trio.constant(np.zeros(1, np.uint64), 1)
+            leaves.append(SharedTable({}, bit))
+            continue
         parts, layout = [], shared_layout(plan, place, request["widths"])
         for owner, sizes in request["sizes"].items():
             if sizes[place]:
@@ -527,20 +567,7 @@ async def compute_answer(island: Island, peers: Peers, request: Any, parties: An
                     table = SharedTable({name: table[name] for name in layout if name != HERE}, table.words(HERE))
                 parts.append(table)
         leaves.append(concatenate_tables(parts))
-    slices = slices_of(plan, request)
-    if slices is not None:
-        made: SecureTables = SlicedTables(trio, leaves, slices, await _share_results(island, trio, request, plan, slices, make, by), MOST_ROWS)  # fmt: skip
-    else:
-        resize = None if cutting is None else await cutting(plan, trio)
-        made = SecureTables(trio, leaves, resize, MOST_ROWS) if tables is None else tables(trio, leaves)
-    found, part, few = await release_rows(plan, made)
-    return {
-        "part": part,
-        "few": few,
-        "noted": trio.noted,
-        "rows": len(found),
-        "layout": {name: bits or 0 for name, bits in found.layout.items()},
-    }
+    return plan, trio, leaves
 
 
 async def _share_results(island: Island, trio: Trio, request: Any, plan: SecurePlan, slices: SliceSizes, make: Callable[..., Any], by: str) -> list[SharedTable]:  # fmt: skip

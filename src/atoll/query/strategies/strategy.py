@@ -70,6 +70,7 @@ class QueryAnswer:
         joins: rows of joins whose size only the run tells, as multiples of the longer table's rows.
         expected: bytes that the strategy expected for these sizes, if it knows them already.
         noted: sizes that parties opened on the way, by name; see `atoll.secure.shares.Trio.note`.
+        kept: of a relation that stays shared its name, its id, how many rows it has at most, its bytes at a party, and the parties; ``None`` for an answer.
     """
 
     columns: tuple[str, ...]
@@ -87,6 +88,7 @@ class QueryAnswer:
     joins: Sequence[float] = ()
     expected: float | None = None
     noted: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    kept: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
