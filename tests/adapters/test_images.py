@@ -280,7 +280,7 @@ def test_files_that_hold_no_image_are_refused_by_name(
     ):
         with pytest.raises(AtollError, match=words):
             prepare_images([name], settings)
-    with pytest.raises(AtollError, match="there is no image «»"):
+    with pytest.raises(AtollError, match="row 1 has nothing in the column 'image'"):
         tuning(place).model.rows.encode(
             atoll.data.Dataset({"image": np.array(["", ""]), "y": np.array([0, 1])}, labels=COLOURS[:2])
         )

@@ -108,10 +108,17 @@ def test_an_option_that_the_method_would_not_follow_is_refused(
     assert remedy in " ".join(capsys.readouterr().err.replace("│", "").split())
 
 
-def test_a_missing_number_is_no_class(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_number_is_no_class_and_a_missing_text_no_sentence(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     texts = place / "all.csv"
     texts.write_text(
         "text,label,group\n" + "\n".join(f"good crew,{'' if i == 3 else i % 2},g{i // 6}" for i in range(12))
     )
     assert run(["adapters", "train", str(texts), "--encoder", str(place / "tiny"), "--method", "linear"]) == 3
-    assert "row 3 has no label" in " ".join(capsys.readouterr().err.split())
+    assert "row 4 has no label" in " ".join(capsys.readouterr().err.split())
+    texts.write_text(
+        "text,label,group\n" + "\n".join(f"{'' if i == 4 else 'good crew'},{i % 2},g{i // 6}" for i in range(12))
+    )
+    assert run(["adapters", "train", str(texts), "--encoder", str(place / "tiny"), "--method", "zero-shot"]) == 3
+    assert "row 5 has no text" in " ".join(capsys.readouterr().err.split())

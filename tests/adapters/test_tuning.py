@@ -63,6 +63,7 @@ METHODS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")  # peft's own, in prefix tuning
 @pytest.mark.quick("attai*", "bottleneck", "probe", "lora", "prompt", "bitfit")
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_trains_what_it_declares_and_a_saved_adapter_scores_the_same(
@@ -200,6 +201,13 @@ def test_the_batch_loss_trains(place: Path) -> None:
 def test_a_setting_that_does_not_fit_is_refused(change: dict[str, Any], words: str, place: Path) -> None:
     with pytest.raises(AtollError, match=words):
         tuning(place, **change).prepare(reviews(place))
+
+
+def test_a_missing_text_is_no_empty_sentence(place: Path) -> None:
+    job, rows = tuning(place, LinearHead()), {"text": np.array(["good crew", " "]), "y": np.array([0, 1])}
+    data = atoll.data.Dataset(rows, task="classification", classes=2, labels=("bad", "good"))
+    with pytest.raises(DataError, match="row 2 has nothing in the column 'text'"):
+        job.model.rows.texts(data)
 
 
 def test_texts_are_cut_at_the_places_of_the_encoder(place: Path) -> None:

@@ -55,13 +55,16 @@ class EncodedRows:
         """Return the texts of some rows, or the names of their images.
 
         Raises:
-            DataError: there is no such column, or it holds no text.
+            DataError: there is no such column, it holds no text, or a row has none.
         """
         about = getattr(rows, "about", None) or getattr(getattr(rows, "source", None), "about", None)
         known = list(getattr(rows, "columns", ()))
         if self.column in rows:
             found = np.asarray(rows[self.column])
             if found.ndim == 1 and found.dtype.kind == "U":
+                absent = next((row for row, one in enumerate(found.tolist(), 1) if not one.strip()), None)
+                if absent is not None:  # it would be learnt from as an empty sentence
+                    raise DataError(f"row {absent} has nothing in the column {self.column!r}", where=self._where, remedy="leave the row out")  # fmt: skip
                 return [str(one) for one in found]
             raise DataError(
                 f"the column {self.column!r} holds {found.dtype} of shape {found.shape}, no text",

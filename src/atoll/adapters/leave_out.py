@@ -72,7 +72,7 @@ def leave_domains_out(
         participants' own mixtures, and each fold has their weights: of the frozen encoder, of the shared adapter and of the own one.
 
     Raises:
-        DataError: there is no such domain, fewer than two, one of fewer than 5 rows, or a row without label.
+        DataError: there is no such domain, fewer than two, one of fewer than 5 rows, or a row without a label, a text or an image.
     """
     started = time.perf_counter()
     domains = _divide(job.image or job.text, rows, labels, groups, seed)
@@ -187,9 +187,10 @@ def _divide(
             remedy="give images of one shape, or names of files",
         )
     names, said = sorted(set(groups)), sorted(set(labels))
-    empty = next((row for row, label in enumerate(labels) if not label), None)
-    if empty is not None:
-        raise DataError(f"row {empty} has no label", where="leave_domains_out", remedy="leave it out")
+    for what, values in (("label", labels), (column, rows)):
+        empty = next((row for row, one in enumerate(values, 1) if isinstance(one, str) and not one.strip()), None)
+        if empty is not None:
+            raise DataError(f"row {empty} has no {what}", where="leave_domains_out", remedy="leave it out")
     if len(names) < 2 or len(said) < 2:
         raise DataError(
             f"{len(names)} domains and {len(said)} classes",
