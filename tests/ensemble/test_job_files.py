@@ -18,9 +18,10 @@ from atoll.core.persistence.named_results import NamedResults
 from atoll.data import Dataset
 from atoll.ensemble import FedBoost, FedMD
 from atoll.ensemble.fedmd import KEPT_MODEL
+from atoll.runs import RunFolder
 from atoll.runtime.job_spec import JobConfig, parse_job, require_travels
 from tests.ensemble.test_distilling import ROWS
-from tests.support.work_toys import held, islands_of, sites_of
+from tests.support.work_toys import held, islands_of, load_from, sites_of
 
 SHORT = {"steps": 3, "lr": 0.05}
 MLP = {"name": "mlp", "features": 4, "outputs": 2, "hidden": [3]}
@@ -84,6 +85,30 @@ def test_fedmd_in_a_job_file_leaves_models_at_their_sites(tmp_path: Path) -> Non
         held(job, sites_of(PARTS), tmp_path / "without")
     with pytest.raises(AtollError, match="'west' has no model"):
         held({**job, "models": {"east": MLP}}, sites_of(PARTS), tmp_path / "lost")
+
+
+def test_a_site_says_which_of_these_it_admits(tmp_path: Path) -> None:
+    """By kind, by whether results may stay, and by the privacy that it demands, which answers without noise have not."""
+    steps = {name: {"steps": 1} for name in ("begin", "imitation", "revisit")}
+    job = {"job": "fedmd", "models": MLP, "rounds": 1, **steps, "data": {"public": public(tmp_path)}}
+    table = "a,b,c,d,y\n" + "\n".join(",".join(map(str, (*x, y))) for x, y in zip(*(PARTS["west"][c].tolist() for c in "xy"), strict=True))  # fmt: skip
+    (tmp_path / "west.csv").write_text(table)
+
+    def lived(policy: dict[str, Any], folder: str) -> dict[str, Any]:
+        west = load_from({"path": str(tmp_path / "west.csv"), "target": "y", "policy": policy}, "west")
+        return held(job, {**sites_of({"east": PARTS["east"]}), "west": west}, tmp_path / folder)
+
+    for place, (policy, words) in enumerate(
+        [
+            ({"allow": ["training"]}, "fedmd"),
+            ({"privacy": {"epsilon": 1.0, "delta": 1e-5}}, "answers to public rows"),
+        ]
+    ):
+        with pytest.raises(AtollError, match=words):
+            lived(policy, f"refused-{place}")
+        assert not RunFolder(tmp_path / f"refused-{place}" / "server").metrics(), "nobody has trained a round"
+    assert lived({"allow": ["fedmd"]}, "admitted")["replied"] == 2
+    assert lived({"results": False}, "without")["replied"] == 1, "where no model may stay, none is trained"
 
 
 def test_no_server_of_another_organisation_sees_a_model_of_fedmd() -> None:

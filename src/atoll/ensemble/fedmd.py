@@ -159,7 +159,7 @@ class PreparedAnswers(Prepared):
     def __init__(self, job: FedMD, data: Any) -> None:
         self.job, self.data = job, data
         self.names = [str(name) for name in data.names]
-        self.tasks = (self.start, self.turn, self.show, self.keep)
+        self.tasks = (self.start, self.turn, self.show)
         if isinstance(job.models, Mapping):
             lost = [name for name in self.names if name not in job.models]
             if lost:
@@ -197,7 +197,6 @@ class PreparedAnswers(Prepared):
                 row |= self._score(await self._show(fed, number, state["seed"]))
             fed.record(row)
             await fed.checkpoint(state)
-        await fed.ask_all(fed.parties, self.keep, {}, at="keep", quorum=0)
         return {} if fed.live else await self._show(fed, "end", state["seed"])
 
     async def _ask(self, fed: Federation, task: Task, message: Tree, at: Any, classes: int) -> Combined:
@@ -302,11 +301,6 @@ class PreparedAnswers(Prepared):
         """Show the observer of a simulation a client's model."""
         return Task("atoll.ensemble.distilling:show", self._show_model)
 
-    @property
-    def keep(self) -> Task:
-        """Leave a client's model with it, as a named result."""
-        return Task("atoll.ensemble.distilling:keep", self._keep_model)
-
     def _start(self, island: Island, message: Tree) -> dict[str, Aggregate]:
         made = self._model_of(island.name, int(message["seed"]))
         if "labels" in message:
@@ -332,11 +326,13 @@ class PreparedAnswers(Prepared):
         return fit_labels(made, x, torch.tensor(y), how, island.rng.child("own")) if len(y) else made
 
     def _answer(self, island: Island, made: nn.Module, seed: int, rows: Any) -> dict[str, Aggregate]:
-        """Keep a client's model as its private state, and return its answers to public rows."""
-        island.state = {
-            "seed": seed,
-            "model": {name: value.numpy().copy() for name, value in made.state_dict().items()},
-        }
+        """Keep a client's model as its private state, and between organisations as a result that stays, and return its answers to public rows."""
+        model = {name: value.numpy().copy() for name, value in made.state_dict().items()}
+        island.state = {"seed": seed, "model": model}
+        if (
+            island.remote
+        ):  # in every round: a site that lets no result stay takes no part, instead of training for nothing
+            island.leave(KEPT_MODEL, model)
         return {"answers": Mean(answer_rows(made.eval(), np.asarray(rows), "FedMD.rows").float().numpy())}
 
     def _show_model(self, island: Island, message: Tree) -> Tree:
@@ -353,12 +349,6 @@ class PreparedAnswers(Prepared):
                 remedy=f"see the result {KEPT_MODEL!r} at the site",
             )
         return {"state": None if island.state is None else island.state["model"]}
-
-    def _keep_model(self, island: Island, message: Tree) -> Tree:
-        del message
-        if island.state is not None:
-            island.leave(KEPT_MODEL, island.state["model"])
-        return {}
 
     # ---------------------------------------------------------------- what is known of it
 
