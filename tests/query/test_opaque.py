@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from atoll.core.errors import AtollError, CompositionError, ConfigError, PolicyError
+from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError, PolicyError
 from atoll.core.federation.federation import Federation
 from atoll.engines.recording import RecordingEngine
 from atoll.query import Query, QueryPolicy
@@ -276,3 +276,17 @@ def test_a_policy_of_enclaves_is_read_strictly(enclave: Any) -> None:
 def test_what_the_enclave_has_no_operator_for_is_refused() -> None:
     with connected(people(), NAMES) as db, pytest.raises(CompositionError, match="it asks for a matching"):
         db.sql("SELECT a.id FROM Matching(p AS a, p AS b, a.id - b.id)", strategy="opaque")
+
+
+@pytest.mark.parametrize("mode", ["encryption", "oblivious", "oblivious-pad"])
+def test_what_policies_say_of_a_key_is_checked_in_each_mode(mode: str) -> None:
+    policy = {"policy": {"min_count": 1, "enclave": {"simulated": True}}, "tables": {"t": {"columns": {"id": {"level": "protected", "key": True}}}, "u": {"columns": "protected"}}}  # fmt: skip
+    for keys, twice in ((([1], [2], [3]), False), (([1], [2], [1]), True)):
+        made = {f"s{k}": TableSource({"t": ({"id": "BIGINT"}, [(one,) for one in own]), "u": ({"id": "BIGINT"}, [(k,)])}) for k, own in enumerate(keys)}  # fmt: skip
+        with connected(made, policy) as db:
+            text = "SELECT count(*) FROM t JOIN u ON t.id = u.id"
+            if twice:
+                with pytest.raises(DataError, match="declare to be in few rows"):
+                    db.sql(text, strategy=f"opaque:mode={mode}")
+            else:
+                assert db.sql(text, strategy=f"opaque:mode={mode}").rows == [(2,)]

@@ -83,7 +83,7 @@ def test_parts_answer_as_their_join(made: list[TableSource], text: str) -> None:
         same_rows(db.sql(text, strategy="smcql").rows, expected(made, text), what=text)
 
 
-@pytest.mark.parametrize("strategy", ["conclave", "senate", "opaque"])
+@pytest.mark.parametrize("strategy", ["conclave", "senate", "opaque", "opaque:mode=encryption"])
 def test_strategies_that_join_answer_as_one_table(strategy: str) -> None:
     made = parts_of(ROWS, SOME)
     policy = declare()

@@ -53,6 +53,7 @@ from ..secure.host_memory import SealedMemory
 from ..secure.near import refuse_near
 from ..secure.operators import SecurePlan
 from ..secure.plan import make_secure_plan
+from ..secure.tables import REPEATED_KEY
 from ..statement import SOURCE
 from .smcql import (
     LocalRows,
@@ -309,7 +310,11 @@ def _run_plainly(plan: SecurePlan, tables: Mapping[str, Sequence[bytes]]) -> lis
                     database.register("atoll_rows", read_arrow(own[place]))
                     database.execute(f"INSERT INTO {quote(table)} BY NAME SELECT * FROM atoll_rows")
                     database.unregister("atoll_rows")
+        for whole, text in plan.statement.calls:
+            if whole in plan.catalog.vertical:  # a table whose columns lie apart is a join of its parts
+                database.execute(f"CREATE VIEW {quote(whole)} AS {text}")
         lock_connection(database)
+        _require_claims(plan, database)
         try:
             database.execute(f"CREATE TEMP TABLE answer AS {plan.statement.pooled}")
         except Exception:  # DuckDB's words may quote a value
@@ -318,6 +323,19 @@ def _run_plainly(plan: SecurePlan, tables: Mapping[str, Sequence[bytes]]) -> lis
         shown = ", ".join(f"CAST({quote(name)} AS VARCHAR)" for name in names)
         rows = [list(row) for row in database.execute(f"SELECT {shown} FROM answer").fetchall()]
     return _unordered(plan, rows)
+
+
+def _require_claims(plan: SecurePlan, database: Any) -> None:
+    """Refuse rows of which more have one value than policies say of a column that joins, as the other modes do.
+
+    Raises:
+        DataError: names no value.
+    """
+    for table, column, most in dict.fromkeys(claim for leaf in plan.leaves for claim in leaf.claims):
+        counted = f"SELECT count(*) AS n FROM {quote(table)} WHERE {quote(column)} IS NOT NULL GROUP BY {quote(column)}"
+        ((seen,),) = database.execute(f"SELECT coalesce(max(n), 0) FROM ({counted})").fetchall()
+        if seen > most:
+            raise DataError(f"{REPEATED_KEY}: {table}.{column}", where="opaque", remedy="correct key or at_most in the policy")  # fmt: skip
 
 
 def run_obliviously(plan: SecurePlan, request: Mapping[str, Any], tables: Mapping[str, Sequence[bytes]], trace: AccessTrace) -> tuple[dict[str, Any], dict[str, Any] | None]:  # fmt: skip
