@@ -162,6 +162,15 @@ def test_a_refusal_names_no_key_of_few_rows() -> None:
         assert "gout" not in str(caught.value)
 
 
+def test_the_groups_of_few_are_compared_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each site has two of the six people of a ward, so that all groups are of few to it: the sum of two wards but for one person is one person's pay away from the groups."""
+    monkeypatch.setattr("atoll.query.local._FEW_CELLS", 3)
+    with connected(three([(k, f"w{k // 6}", 30, 100 + k) for k in range(36)]), policy_of(4, **ALLOWED)) as db:
+        assert len(db.sql("SELECT ward, sum(pay) FROM p GROUP BY ward", strategy="smcql")) == 6
+        with pytest.raises(AtollError, match="fewer than min_count=4 rows"):
+            db.sql("SELECT sum(pay) FROM p WHERE ward IN ('w0', 'w1') AND id <> 3", strategy="smcql")
+
+
 @pytest.mark.parametrize("strategy", ["smcql", "sums"])
 def test_a_value_that_fails_for_one_person_is_a_set_of_rows(strategy: str) -> None:
     """Of the largest pay alone ``pay * 10^13`` fails, and is NULL: the sum of all less that of the others is that person's pay."""

@@ -50,7 +50,7 @@ __all__ = [
 
 Cell = tuple[str | None, ...]
 _FEW_CELLS = 256
-"""Most groups of few units that a site's record tells apart."""
+"""Most groups of few units whose sums a site's record combines with all others."""
 RECORD = "query-answered"
 """Name of the record among the results that stay at a site; a table's name follows."""
 
@@ -636,13 +636,22 @@ def divide_units(cells: CellSets, said: str, alias: str, rows: Sequence[Sequence
     sets = [RowSets([said], units.label(every), keys=["[]"], combined=alone)]
     many = [key for key, some in members.items() if len(some) >= least]
     few = [key for key, some in members.items() if len(some) < least]
-    told = [*many, *(few if len(few) <= _FEW_CELLS else [])]
-    made, shown = AnsweredCells(cells, told, rows, units, lambda cell, place: f"a group of {said}"), [True] * len(told)  # fmt: skip
+    told, rest = ([*many, *few], []) if len(few) <= _FEW_CELLS else (many, few)
+
+    def divide(told: Sequence[Cell]) -> tuple[AnsweredCells, list[bool]]:
+        return AnsweredCells(cells, told, rows, units, lambda cell, place: f"a group of {said}"), [True] * len(told)
+
+    made, shown = divide(told)
     # The parties see to it that what a condition leaves over is of nobody or of enough, so it counts as shown too: few of it may be here.
-    for place in sorted(range(-len(cells.conditions), 1 + len(cells.conditions)), key=abs):
+    places = sorted(range(-len(cells.conditions), 1 + len(cells.conditions)), key=abs)
+    for place in places:
         sets += made.list_rows(place, shown, alone) if place or keys else []
-    for k in range(len(cells.values)):
-        sets += made.list_rows(1 + len(cells.conditions) + k, shown, combined=False)
+    values = range(1 + len(cells.conditions), 1 + len(cells.conditions) + len(cells.values))
+    for place in values:
+        sets += made.list_rows(place, shown, combined=False)
+    if rest:  # so many classes would make combinations slow: each earlier answer is compared with them by itself
+        apart, every_one = divide(rest)
+        sets += [one for place in (*places, *values) for one in apart.list_rows(place, every_one, combined=False)]
     mine = cells.of_table(alias)
     for k, covariate in enumerate(mine if alone else ()):
         sets += made.list_products(k, len(mine), covariate, shown)
