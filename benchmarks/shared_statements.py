@@ -1,10 +1,10 @@
-"""Measures statements under shares: a sum over a join of repeated keys, next to the join in rows, and a matching of riders and drivers at three processes.
+"""Measures statements under shares: a sum over a join of repeated keys, next to the join in rows, statements over a relation that stays shared, next to the same written out, and a matching of riders and drivers at three processes.
 
     python benchmarks/shared_statements.py                    # 64 x 64 riders and drivers, and sums over joins of 3 x 64 rows
     python benchmarks/shared_statements.py --works predicted  # bytes of sums over joins of more rows, without running them
 
 `sum` runs ``SELECT a.g, sum(a.x * b.y) … GROUP BY a.g`` twice: added up along the join tree (`atoll.query.secure.yannakakis`), and with the join in rows, as many as a policy's ``at_most: 8`` allows. `predicted` is what `EXPLAIN` would
-say of both, and of a join that no policy bounds. The parties of `matching` are three processes (engine `socket`), and its weight is that of SciPy's optimum. Seconds are those of the whole statement, processor seconds those of all processes.
+say of both, and of a join that no policy bounds. `kept` joins patients, visits and bills once (`CREATE TEMP TABLE`), and asks two statements of the relation; ratios are to the same statements written out. The parties of `matching` are three processes (engine `socket`), and its weight is that of SciPy's optimum. Seconds are those of the whole statement, processor seconds those of all processes.
 """
 
 from __future__ import annotations
@@ -70,6 +70,40 @@ def run_sums(folder: Path, rows: int) -> None:
     assert answers[0] == answers[1], answers
 
 
+ONCE = "SELECT p.id, p.ward, v.cost, b.paid FROM p JOIN v ON p.id = v.id JOIN b ON p.id = b.id"
+ASKED = ("SELECT ward, count(*) AS n, sum(cost) AS c FROM joined GROUP BY ward ORDER BY ward", "SELECT count(*) AS n FROM joined WHERE cost > paid")  # fmt: skip
+
+
+def run_kept(folder: Path, rows: int) -> None:
+    """One relation, and statements over it beside the same written out."""
+    from atoll.query.connection import SqlConnection, open_silo
+
+    rng, silos = np.random.default_rng(0), {}
+    keys = rng.permutation(3 * rows).reshape(3, rows)
+    for j, name in enumerate(SITES):
+        values = [(int(k), int(k) % 4, int(x)) for k, x in zip(keys[j], rng.integers(0, 99, rows), strict=True)]
+        tables = {"p": ("id,ward", [(k, ward) for k, ward, _ in values]), "v": ("id,cost", [(3 * rows - 1 - k, x) for k, _, x in values]), "b": ("id,paid", [((k + 7) % (3 * rows), 99 - x) for k, _, x in values])}  # fmt: skip
+        silos[name] = write(folder / name, tables)
+    key = {"level": "protected", "key": True}
+    policy = {"limits": {"kept": "1GiB"}, "policy": {"min_count": 1}, "tables": {"p": {"columns": {"id": key, "ward": "protected"}}, "v": {"columns": {"id": key, "cost": "protected"}}, "b": {"columns": {"id": key, "paid": "protected"}}}}  # fmt: skip
+    with SqlConnection({name: open_silo(place, policy, name) for name, place in silos.items()}) as db:
+
+        def measure(what: str, text: str) -> tuple[Any, float]:
+            began, clock = time.perf_counter(), os.times()
+            found = db.sql(text, strategy="smcql:slices=none")
+            seconds, processor = time.perf_counter() - began, sum(os.times()[:4]) - sum(clock[:4])
+            print(f"| {what} | {seconds:.2f} | {processor:.2f} | {found.bytes / 1e6:.2f} | {found.facts()['rounds']} |", flush=True)  # fmt: skip
+            return found, processor
+
+        db.sql("SELECT count(*) FROM p", strategy="smcql:slices=none")  # reads the tables, compiles
+        measure(f"keep a join of three tables, 3 x {rows} rows", f"CREATE TEMP TABLE joined AS {ONCE}")
+        for text in ASKED:
+            kept, one = measure(f"from it: {text.partition(' AS')[0]} …", text)
+            whole, other = measure("the same written out", f"WITH joined AS MATERIALIZED ({ONCE}) {text.replace(' FROM joined', ' FROM joined AS j')}")  # fmt: skip
+            assert kept.rows == whole.rows, (kept.rows, whole.rows)
+            print(f"| ratio | | {other / one:.1f} | {whole.bytes / kept.bytes:.1f} | {whole.facts()['rounds'] / kept.facts()['rounds']:.1f} |", flush=True)  # fmt: skip
+
+
 def predict_sums(rows: tuple[int, ...]) -> None:
     from atoll.query import QueryPolicy
     from atoll.query.secure.costs import predict_cost
@@ -114,7 +148,7 @@ def run_matching(folder: Path, side: int) -> None:
 def main() -> None:
     """Print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--works", default="sum,matching,predicted")
+    parser.add_argument("--works", default="sum,kept,matching,predicted")
     parser.add_argument("--rows", type=int, default=64, help="rows of each table at each site")
     parser.add_argument("--side", type=int, default=64, help="riders, and drivers")
     args = parser.parse_args()
@@ -122,6 +156,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if "sum" in args.works:
             run_sums(Path(folder) / "sums", args.rows)
+        if "kept" in args.works:
+            run_kept(Path(folder) / "kept", args.rows)
         if "matching" in args.works:
             run_matching(Path(folder) / "matching", args.side)
     if "predicted" in args.works:

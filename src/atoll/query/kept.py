@@ -62,7 +62,7 @@ def read_command(text: str) -> tuple[str, re.Match[str]] | None:
         if found is None:
             continue
         if name == "create" and not found[2]:
-            raise ConfigError("CREATE TABLE is not allowed: silos are only read", where="sql", remedy="write CREATE TEMP TABLE … AS SELECT …, which the parties keep under shares until the connection ends")  # fmt: skip
+            raise ConfigError("CREATE is not allowed: silos are only read", where="sql", remedy="write CREATE TEMP TABLE … AS SELECT …, which the parties keep under shares until the connection ends")  # fmt: skip
         return name, found
     return None
 

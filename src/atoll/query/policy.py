@@ -176,6 +176,7 @@ class QueryPolicy:
         privacy: what answers with noise may cost; ``None`` for none.
         enclave: to which enclave rows may go; ``None`` for none.
         kept: most bytes of relations that stay shared between statements here; 0 for none.
+        kept_days: after how many days they are forgotten.
     """
 
     min_count: int = 10
@@ -185,6 +186,7 @@ class QueryPolicy:
     privacy: NoisePolicy | None = None
     enclave: EnclavePolicy | None = None
     kept: int = 0
+    kept_days: float = 7.0
 
     def table(self, name: str) -> TablePolicy:
         """The policy of a table; one that is not named is all private."""
@@ -267,7 +269,7 @@ class QueryPolicy:
             ConfigError: a value cannot be used; names its place.
         """
         whole = _mapping(given, where, ("limits", "policy", "tables", "database", "consent"))
-        limits = _mapping(whole.get("limits", {}), f"{where}: limits", ("seconds", "memory", "kept"))
+        limits = _mapping(whole.get("limits", {}), f"{where}: limits", ("seconds", "memory", "kept", "kept_days"))
         rules = _mapping(whole.get("policy", {}), f"{where}: policy", ("min_count", "privacy", "enclave"))
         tables = _mapping(whole.get("tables", {}), f"{where}: tables")
         # Whoever names tables has thought about them: then a number of rows that nobody names is 1, as in the policy of other jobs.
@@ -280,10 +282,13 @@ class QueryPolicy:
             raise ConfigError(f"seconds: {seconds!r}", where=f"{where}: limits", remedy="use a number above 0")
         memory = _bytes_of(limits.get("memory", cls.memory), f"{where}: limits")
         kept = _bytes_of(limits["kept"], f"{where}: limits", "kept") if "kept" in limits else 0
+        days = limits.get("kept_days", cls.kept_days)
+        if not is_real(days) or not 0 < days < 1e6:
+            raise ConfigError(f"kept_days: {days!r}", where=f"{where}: limits", remedy="use a number of days above 0, such as 7")  # fmt: skip
         made = {name.lower(): _table(one, f"{where}: tables.{name}") for name, one in tables.items()}
         privacy = _privacy(rules["privacy"], f"{where}: policy.privacy") if "privacy" in rules else None
         enclave = _enclave(rules["enclave"], f"{where}: policy.enclave") if "enclave" in rules else None
-        return cls(least, float(seconds), memory, made, privacy, enclave, kept)
+        return cls(least, float(seconds), memory, made, privacy, enclave, kept, float(days))
 
     def told(self, tables: Mapping[str, Iterable[str]], elsewhere: Collection[str] = ()) -> dict[str, Any]:
         """What the coordinator needs of it to plan, as a message.
@@ -307,7 +312,7 @@ class QueryPolicy:
             }
         noise = {} if self.privacy is None else {"noise": [self.privacy.groups, self.privacy.rows]}
         enclave = {} if self.enclave is None else {"enclave": [self.enclave.simulated, self.enclave.root]}
-        return {"min_count": self.min_count, "tables": found, **noise, **enclave, **({"kept": self.kept} if self.kept else {})}  # fmt: skip
+        return {"min_count": self.min_count, "tables": found, **noise, **enclave, **({"kept": [self.kept, self.kept_days]} if self.kept else {})}  # fmt: skip
 
 
 def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
@@ -344,7 +349,14 @@ def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
     enclaves = {(bool(one["enclave"][0]), str(one["enclave"][1])) if one.get("enclave") else None for one in told}
     alike = enclaves.pop() if len(enclaves) == 1 else None  # sites that pin different roots trust none together
     enclave = None if alike is None else EnclavePolicy(*alike)
-    return QueryPolicy(max(int(one["min_count"]) for one in told), tables=tables, privacy=privacy, enclave=enclave, kept=min((int(one.get("kept", 0)) for one in told), default=0))  # fmt: skip
+    return QueryPolicy(max(int(one["min_count"]) for one in told), tables=tables, privacy=privacy, enclave=enclave, **_common_room(told))  # fmt: skip
+
+
+def _common_room(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How much all sites keep of relations that stay shared, and for how long."""
+    found = [one["kept"] for one in told if one.get("kept")]
+    days = {"kept_days": min(float(one[1]) for one in found)} if found else {}
+    return {"kept": min(int(one[0]) for one in found) if found and len(found) == len(told) else 0, **days}
 
 
 def _kind_of(table: TablePolicy) -> str:

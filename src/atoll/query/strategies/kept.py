@@ -15,7 +15,7 @@ are compared before each statement: so ids of two relations, a relation that was
 **min_count.** The written-out statement is planned by each site as if nothing were kept, and the site's record of answers is that plan's, over the site's rows of now. So its rows must be those of then: a site whose tables have changed refuses.
 Where single rows may show (``min_count: 1``) there is no such record, and rows may change.
 
-A relation is kept by three parties, unsliced. It ends with ``DROP TABLE`` and with the connection that made it.
+A relation is kept by three parties, unsliced. It ends with ``DROP TABLE``, with the connection that made it, and after some days (``limits: {kept_days: 7}``).
 """
 
 from __future__ import annotations
@@ -153,13 +153,34 @@ _ODD = {
 }
 
 
-def find_state(island: Any, number: str) -> dict[str, Any] | None:
-    """The state of a relation at a party; ``None`` if it keeps none of the id."""
+def _read_state(island: Any, number: str) -> dict[str, Any]:
+    """What a party has left of a relation; empty if there is nothing."""
     try:
         found: dict[str, Any] = island.left(f"{STATE}-{number}")
     except ConfigError:
-        return None
-    return None if found.get("dropped") else found
+        return {}
+    return {} if found.get("dropped") else found
+
+
+def find_state(island: Any, number: str) -> dict[str, Any] | None:
+    """The state of a relation at a party; ``None`` if it keeps none of the id, or has kept it for too long."""
+    found = _read_state(island, number)
+    return None if not found or time.time() > float(found["until"]) else found
+
+
+def _room_of(island: Any, message: Mapping[str, Any]) -> tuple[int, float]:
+    """Bytes of relations that a party keeps, and for how many days: by its own policy, and at a helper by the strictest of the sites."""
+    if island.data is not None:
+        policy = silo_of(island.data).policy
+        return policy.kept, policy.kept_days
+    nbytes, days = message["policy"].get("kept", (0, 0.0))
+    return int(nbytes), float(days)
+
+
+def _forget(island: Any, number: str) -> None:
+    """Leave nothing of a relation but that it was here."""
+    island.leave(f"{STATE}-{number}-rows", {})
+    island.leave(f"{STATE}-{number}", {"dropped": True})
 
 
 def _asker(island: Any) -> str:
@@ -185,7 +206,7 @@ def require_state(island: Any, plan: SecurePlan, op: KeptRows, terms: KeptTerms)
 
 
 def require_room(island: Any, relation: str, nbytes: int, limit: int) -> None:
-    """Refuse to keep more than a party's limit.
+    """Refuse to keep more than a party's limit; what has been kept for too long is forgotten.
 
     Args:
         island: the party.
@@ -196,7 +217,13 @@ def require_room(island: Any, relation: str, nbytes: int, limit: int) -> None:
     Raises:
         PolicyError: it does not fit.
     """
-    held = sum(int(state["nbytes"]) for number in _list(island) if (state := find_state(island, number)) is not None)
+    held = 0
+    for number in _list(island):
+        state = _read_state(island, number)
+        if state and find_state(island, number) is None:
+            _forget(island, number)
+        else:
+            held += int(state.get("nbytes", 0))
     if held + nbytes > limit:
         raise PolicyError(f"{relation} takes {nbytes:,} bytes here, and {limit - held:,} of the limit of {limit:,} are free", where=island.name, remedy="drop relations that are no longer needed, keep fewer rows or columns, or let the site raise limits: {kept: 1GiB}")  # fmt: skip
 
@@ -473,9 +500,9 @@ def _remember(island: Any, request: Mapping[str, Any], kept: KeptLocalRows | Non
     number = terms.ids[terms.creates]
     if number in _list(island):
         raise PolicyError(f"{terms.creates} is to be kept under the id of another relation", where=island.name, remedy="look at the coordinator: it asks for something twice")  # fmt: skip
-    state = {**_about(plan, op, terms), "relation": op.relation, "asker": _asker(island), "when": time.time(), **({} if kept is None else kept.state(op)), **more}  # fmt: skip
+    limit, days = _room_of(island, request["message"])
+    state = {**_about(plan, op, terms), "relation": op.relation, "asker": _asker(island), "until": time.time() + 86400 * days, **({} if kept is None else kept.state(op)), **more}  # fmt: skip
     nbytes = M.nbytes(state) + (0 if shares is None else M.nbytes(shares))
-    limit = int(request["message"]["policy"].get("kept", 0)) if island.data is None else silo_of(island.data).policy.kept  # fmt: skip
     require_room(island, op.relation, nbytes, limit)
     _list_anew(island, number)
     if shares is not None:
@@ -499,9 +526,7 @@ async def drop_kept(island: Island, peers: Peers, *, request: Any) -> Any:
             continue
         if state["asker"] != _asker(island):
             raise PolicyError(f"{name} was kept for another analyst", where=island.name, remedy="let the one who kept it drop it")  # fmt: skip
-        if "tag" in state:
-            island.leave(f"{STATE}-{number}-rows", {})
-        island.leave(f"{STATE}-{number}", {"dropped": True})
+        _forget(island, number)
         gone.append(name)
     _note(island, "dropped", terms, gone)
     return {}
