@@ -148,6 +148,17 @@ def test_a_relation_of_a_relation_with_parameters_and_a_with() -> None:
             db.sql("SELECT * FROM most, groups")
 
 
+def test_a_table_whose_columns_lie_apart_is_joined_once() -> None:
+    apart = {"limits": {"kept": "10MiB"}, "policy": {"min_count": 1}, "tables": {"c": {"mode": "vertical", "key": "id", "columns": dict.fromkeys(("id", "age", "ward"), "protected")}}}  # fmt: skip
+    parts = {"age": [(1, 30), (2, 40), (3, 50)], "ward": [(1, "A"), (2, "B"), (4, "C")]}
+    made = {f"s{k}": TableSource({"c": ({"id": "BIGINT", name: PEOPLE[name]}, rows)}) for k, (name, rows) in enumerate(parts.items())}  # fmt: skip
+    with opened(made, apart) as db:
+        db.sql("CREATE TEMP TABLE whole AS SELECT ward, age FROM c WHERE age > 20")
+        found = db.sql("SELECT ward, max(age) FROM whole GROUP BY ward")
+        same_rows(found.rows, [("A", 30), ("B", 40)])
+        assert db.check(found)
+
+
 def test_rows_are_those_of_the_moment_and_a_check_says_so() -> None:
     made = sources([([person(1)], []), ([person(2)], []), ([], [])])
     with opened(made) as db:
@@ -179,6 +190,7 @@ def test_rows_are_those_of_the_moment_and_a_check_says_so() -> None:
         ("DROP TABLE stay", {}, ConfigError, "Did you mean 'stays'"),
         ("SELECT pay FROM stays", {}, PolicyError, "shows values of p.pay, which is private"),
         ("SELECT ward FROM stays ORDER BY pay", {}, PolicyError, "shows values of p.pay"),
+        ("SELECT upper(ward) FROM stays", {}, CompositionError, r"UPPER.*put it into the relation \(stays\)"),
         ("SELECT count(*) FROM stays", {"strategy": "sums"}, CompositionError, "the strategy sums makes and reads no relation"),
         ("SELECT count(*) FROM stays", {"strategy": "smcql:mode=garbled"}, CompositionError, "a garbled circuit makes and reads no relation"),
         ("SELECT count(*) FROM stays", {"epsilon": 1.0, "analyst": "anna"}, ConfigError, "epsilon=1.0 of a statement that reads stays"),

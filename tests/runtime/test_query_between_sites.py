@@ -355,6 +355,7 @@ def test_a_process_that_is_killed_ends_the_statement_and_costs_once(tmp_path: Pa
         assert check_events(partial(kept.get, site), site).number >= 5
 
 
+@pytest.mark.slow  # `query/test_kept.py` keeps, reads, loses and drops relations in one process
 def test_a_relation_stays_shared_while_sites_start_anew(tmp_path: Path) -> None:
     """Two sites and a helper keep a relation; a site and the helper start anew, and a later statement is answered from their shares. Nothing of a row is left when the connection ends."""
     rules = "limits: {kept: 10MiB}\npolicy: {min_count: 1}\ntables: {trips: {columns: {card: {level: protected, at_most: 2}, fare: protected}}}\n"

@@ -202,7 +202,10 @@ class Silo:
 
     def stamp(self) -> dict[str, Any]:
         """A value for each table that changes when its rows do."""
-        return self._in_thread(lambda: {name: self._source.stamp(name) for name in self._read_schema()}, "its tables")
+        return self._in_thread(
+            lambda: {name: self._source.stamp(self._parts.get(name, name)) for name in self._read_schema()},
+            "its tables",
+        )
 
     def name_tables(self) -> dict[str, str]:
         """Table in lower case -> as the source writes it; a part of a table whose columns lie apart has a name of its own in statements."""

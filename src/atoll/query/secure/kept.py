@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from atoll.core.errors import ConfigError
+from atoll.core.errors import CompositionError, ConfigError
 from atoll.secure.shares import Trio
 from atoll.secure.tables import SharedTable
 
@@ -153,8 +153,13 @@ def make_kept_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolic
         make_row_plan(statement, catalog, policy)  # refuses what is refused where nothing is kept
     named = QueryPolicy(policy.min_count, policy.seconds, policy.memory, {t: policy.table(t) for t in catalog.tables})
     with shadow(catalog) as connection:
-        planner = KeptPlanner(statement, catalog, named, connection, frozenset(held), creates)
-        return aggregate_early(planner.plan())
+        try:
+            return aggregate_early(KeptPlanner(statement, catalog, named, connection, frozenset(held), creates).plan())
+        except CompositionError as error:
+            if not held:
+                raise
+            # What is written out can be answered: sites would compute it from their own tables.
+            raise CompositionError(error.what, where=error.where, remedy=f"put it into the relation ({', '.join(held)}) as a column or condition of its own, or write the relation into the statement: WITH … AS (SELECT …)") from error  # fmt: skip
 
 
 class KeptPlanner(SecurePlanner):
