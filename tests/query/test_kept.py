@@ -148,6 +148,22 @@ def test_a_relation_of_a_relation_with_parameters_and_a_with() -> None:
             db.sql("SELECT * FROM most, groups")
 
 
+def test_a_relation_is_replaced_or_left_as_people_say() -> None:
+    made = sources([([person(k)], []) for k in range(1, 4)])
+    with opened(made) as db:
+        db.sql("CREATE TEMP TABLE t AS SELECT age FROM p")
+        before = db.relations.ids
+        assert db.sql("CREATE TEMP TABLE IF NOT EXISTS t AS SELECT id FROM p").kept is None
+        assert db.relations.ids == before
+        with pytest.raises(ConfigError, match="t is a part of what it is made of"):
+            db.sql("CREATE OR REPLACE TEMP TABLE t AS SELECT age + 1 AS age FROM t")
+        assert db.relations.ids == before
+        db.sql("CREATE OR REPLACE TEMP TABLE t AS SELECT age + 1 AS age FROM p")
+        assert db.sql("SELECT sum(age) FROM t").rows == [(13 + 26 + 39 + 3,)]
+        assert db.sql("DROP TABLE IF EXISTS u").rows == []
+        assert db.relations.ids.keys() == {"t"}
+
+
 def test_a_table_whose_columns_lie_apart_is_joined_once() -> None:
     apart = {"limits": {"kept": "10MiB"}, "policy": {"min_count": 1}, "tables": {"c": {"mode": "vertical", "key": "id", "columns": dict.fromkeys(("id", "age", "ward"), "protected")}}}  # fmt: skip
     parts = {"age": [(1, 30), (2, 40), (3, 50)], "ward": [(1, "A"), (2, "B"), (4, "C")]}
@@ -230,7 +246,7 @@ def test_texts_are_read_as_people_write_them() -> None:
         "",
         None,
     )
-    assert (kind, found and found[4]) == ("create", "T")
+    assert (kind, found and found[5]) == ("create", "T")
     assert read_command("SELECT 1 FROM create_temp") is None
     assert KeptRelations().write_out("SELECT * FROM stays") == ("SELECT * FROM stays", [])
 

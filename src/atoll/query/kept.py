@@ -20,7 +20,7 @@ from .statement import BEGIN, Catalog, parse_statement, set_params
 
 __all__ = ["KeptRelation", "KeptRelations", "read_command"]
 
-_CREATE = re.compile(r'(explain(?:\s+analyze)?\s+)?create\s+(?:or\s+replace\s+)?(temp(?:orary)?\s+)?table\s+(if\s+not\s+exists\s+)?(?:"(\w+)"|(\w+))\s+as\s+(.*)', re.I | re.S)  # fmt: skip
+_CREATE = re.compile(r'(explain(?:\s+analyze)?\s+)?create\s+(or\s+replace\s+)?(temp(?:orary)?\s+)?table\s+(if\s+not\s+exists\s+)?(?:"(\w+)"|(\w+))\s+as\s+(.*)', re.I | re.S)  # fmt: skip
 _DROP = re.compile(r'drop\s+table\s+(if\s+exists\s+)?(?:"(\w+)"|(\w+))\s*;?\s*', re.I)
 _SHOW = re.compile(r"show\s+tables\s*;?\s*", re.I)
 _DESCRIBE = re.compile(r'(?:describe|desc)\s+(?:"(\w+)"|(\w+))\s*;?\s*', re.I)
@@ -61,7 +61,7 @@ def read_command(text: str) -> tuple[str, re.Match[str]] | None:
         found = pattern.fullmatch(body)
         if found is None:
             continue
-        if name == "create" and not found[2]:
+        if name == "create" and not found[3]:
             raise ConfigError("CREATE is not allowed: silos are only read", where="sql", remedy="write CREATE TEMP TABLE … AS SELECT …, which the parties keep under shares until the connection ends")  # fmt: skip
         return name, found
     return None
@@ -121,10 +121,15 @@ class KeptRelations:
         return result.with_rows(rows, ("column", "type", "level", "release", "join"), ("VARCHAR",) * 5)
 
     def _create(self, found: re.Match[str], params: Sequence[Any] | Mapping[str, Any], ask: Ask) -> Any:
-        name, explain = (found[4] or found[5]).lower(), found[1] or ""
-        if name in self._known and not explain:
-            raise ConfigError(f"{name} is kept already", where="sql", remedy=f"write DROP TABLE {name} first, or choose another name")  # fmt: skip
-        reads, parts = self._read_query(name, found[6], params)
+        name, explain = (found[5] or found[6]).lower(), found[1] or ""
+        there = name in self._known and explain.strip().lower() != "explain"
+        if there and found[4]:
+            return ask("SHOW TABLES", ()).with_rows([], ("relation",), ("VARCHAR",))
+        if there and not found[2]:
+            raise ConfigError(f"{name} is kept already", where="sql", remedy=f"write DROP TABLE {name} first, or CREATE OR REPLACE, or choose another name")  # fmt: skip
+        reads, parts = self._read_query(name, found[7], params)
+        if there:
+            self._forget(name, ask)
         number = secrets.token_hex(16)
         text = f"{explain}{_written(parts)} SELECT * FROM {quote(name)}"
         kept = {one: self._known[one].number for one in reads}
@@ -137,10 +142,16 @@ class KeptRelations:
 
     def _drop(self, found: re.Match[str], ask: Ask) -> Any:
         name = (found[2] or found[3]).lower()
+        if name not in self._known and found[1]:
+            return ask("SHOW TABLES", ()).with_rows([], ("dropped",), ("VARCHAR",))
         if name not in self._known:
             raise ConfigError(f"no relation {name} is kept.{nearest(name, self._known)}", where="sql", remedy=f"use {', '.join(self._known)}" if self._known else "write CREATE TEMP TABLE … AS SELECT … first")  # fmt: skip
+        return self._forget(name, ask)
+
+    def _forget(self, name: str, ask: Ask) -> Any:
+        """Have all parties forget a relation; one that was made of it stays, since its rows are kept by themselves."""
         result = ask(f"SELECT 1 -- DROP TABLE {name}", (), kept={name: self._known[name].number}, drops=True)
-        del self._known[name]  # a relation that was made of it stays: its rows are kept by themselves
+        del self._known[name]
         return result
 
     def drop_all(self, ask: Ask) -> None:
@@ -176,7 +187,7 @@ class KeptRelations:
         if params or own or "--" in body or "/*" in body:
             body = tree.sql("duckdb")
         if name in parts:
-            raise ConfigError(f"{name} is what a relation reads that it is made of", where="sql", remedy="give it another name")  # fmt: skip
+            raise ConfigError(f"{name} is a part of what it is made of", where="sql", remedy="give it another name")  # fmt: skip
         return reads, {**parts, name: f"{quote(name)} AS MATERIALIZED ({body})"}
 
     def find_reads(self, text: str) -> list[str]:

@@ -487,7 +487,7 @@ async def keep_relation(island: Island, peers: Peers, *, request: Any, parties: 
     shares = _as_tree(table)
     more = {"tag": _digest(sorted(one.hex() for one in drawn)), "words": words}
     _remember(island, request, kept, plan, more, shares)
-    return {"rows": len(table), "nbytes": M.nbytes(shares), "words": words}
+    return {"rows": len(table), "nbytes": M.nbytes(shares), "noted": trio.noted}
 
 
 def _remember(island: Any, request: Mapping[str, Any], kept: KeptLocalRows | None, plan: SecurePlan, more: Mapping[str, Any], shares: Any) -> None:  # fmt: skip
@@ -614,7 +614,8 @@ class KeptSmcql(Smcql):
         got = await fed.session(roles)
         first = got[parties[0]]
         about = {"relation": self.creates, "id": dict(self.ids)[self.creates], "rows": int(first["rows"]), "bytes": max(int(got[one]["nbytes"]) for one in parties), "parties": parties}  # fmt: skip
-        answer = QueryAnswer(plan.statement.columns, plan.statement.types, [], sizes=sizes, widths=widths, kept=about)
+        noted = {str(name): [int(one) for one in own] for name, own in first["noted"].items()}
+        answer = QueryAnswer(plan.statement.columns, plan.statement.types, [], sizes=sizes, widths=widths, noted=noted, kept=about)  # fmt: skip
         return self.with_cost(plan, answer)
 
 
