@@ -333,14 +333,18 @@ def find_entry(name: str) -> Entry:
             where="atoll reproduce",
             remedy=f"choose one of {', '.join(sorted(known))}",
         )
+    return _load_entry(known[name])
+
+
+def _load_entry(point: EntryPoint) -> Entry:
     try:
-        made: Entry = known[name].load()
+        made: Entry = point.load()
     except AtollError:
         raise
     except Exception as error:
         raise ConfigError(
-            f"the reproduction {name!r} cannot be loaded: {type(error).__name__}: {error}",
-            where=known[name].module,
+            f"the reproduction {point.name!r} cannot be loaded: {type(error).__name__}: {error}",
+            where=point.module,
             remedy="repair that module; the other reproductions work without it",
         ) from error
     return made
@@ -349,9 +353,9 @@ def find_entry(name: str) -> Entry:
 def entries() -> dict[str, Entry | AtollError]:
     """Return every entry by name, or why it cannot be loaded."""
     found: dict[str, Entry | AtollError] = {}
-    for name in names():
+    for name, point in sorted(_list_installed().items()):
         try:
-            found[name] = find_entry(name)
+            found[name] = _load_entry(point)
         except AtollError as error:
             found[name] = error
     return found
