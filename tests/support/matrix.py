@@ -211,7 +211,7 @@ MORE = {
     frozenset({"algorithm", "wrapper"}): ("topology", *FREE),
 }
 """Axes of a pair -> axes that are as free in its cells. Those with a reducer share the training that they are compared with, and keep the default."""
-SHARE = 8
+SHARE = 16
 """Of the pairs of an algorithm, a reducer and a mechanism, which take most of the time, one in so many is wanted."""
 
 
