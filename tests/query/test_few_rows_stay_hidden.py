@@ -479,6 +479,16 @@ def test_a_sum_of_products_of_what_others_know_isolates_nobody(text: str, told: 
             assert db.sql(f"SELECT {text} FROM p").withheld_values == (told == "withheld")
 
 
+@pytest.mark.parametrize("factor", ["1 + 8388593 * icu", "1000000000 + icu", "1000000000000000000 + icu", "1.0 + 1e-15 * icu", "CAST(1 + 0.00000000001 * icu AS DECIMAL(18, 11))", "1e300 * (1 + 1e-14 * icu)", "1 + CAST(70369017004127617991 AS HUGEINT) * icu"])  # fmt: skip
+def test_a_factor_that_is_another_for_one_person_is_seen_however_little_it_differs(factor: str) -> None:
+    """Less as many times ``sum(pay)`` it is the pay of one person; whole numbers that differ by a multiple of a known prime, or of several, differ as well."""
+    made = {name: site(known_people(100 * k), **PEOPLE, **COVARIATES) for k, name in enumerate(("north", "south"))}
+    with connected(made, policy_of(5, **ALLOWED, **dict.fromkeys(COVARIATES, AGGREGATED))) as db:
+        with pytest.raises(AtollError, match="together show the sum of fewer than min_count=5 rows"):
+            db.sql(f"SELECT sum(pay * ({factor})) FROM p")
+        assert db.sql("SELECT sum(pay * (1000000000 + age)), sum(pay * (0.1 + age / 7)) FROM p").rows
+
+
 def test_as_many_products_as_people_are_not_all_answered() -> None:
     """Of people whose ages are known each further power of the age is an equation for their pay."""
     rows = {

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError, DataError, PolicyError
 from atoll.statistics.answered import AnswerRecord, RowSets, with_entry
-from atoll.statistics.combined import WEIGHTS
+from atoll.statistics.combined import PRIMES, divide_modulo
 
 from .databases.silo import Silo, bounded_cell, quote
 from .indexes.narrowing import narrow_tables
@@ -435,7 +435,7 @@ class UnitRows:
             labels = np.concatenate([one.labels, np.full(size - len(one.labels), -1, np.int64)])
             weights = one.weights
             if weights is not None:
-                weights = np.concatenate([weights, np.zeros(size - len(weights), np.int64)])
+                weights = np.pad(weights, ((0, 0), (0, size - weights.shape[1])))
             made.append(replace(one, labels=labels, weights=weights))
         return made
 
@@ -586,22 +586,29 @@ class AnsweredCells:
             covariate: what it is multiplied with.
             shown: in which cells the sum is answered.
         """
-        found = dict[tuple[Any, int], list[int]]()
+        size, digests, index, added = len(PRIMES), list[int](), list[int](), list[tuple[Any, ...]]()
+        parts = dict[tuple[Any, int], int]()
         for cell, row in self._inside(covariate.condition, shown):
-            at = found.setdefault((row[0], cell), [0, 0, 0])
-            added = row[-1], row[self._weights + k], row[self._weights + count]
-            at[:] = [one + int(more or 0) for one, more in zip(at, added, strict=True)]
-        pairs, values = list[tuple[int, int]](), list[int]()
-        for (unit, cell), (digest, weight, every) in found.items():
-            for item in self._units.place_all([(unit, cell, digest)]):
-                pairs.append(item)
-                values.append(weight * (pow(every, -1, WEIGHTS) if every % WEIGHTS else 1) % WEIGHTS)
+            at = parts.setdefault((row[0], cell), len(parts))
+            if at == len(digests):
+                digests.append(0)
+            digests[at] += int(row[-1] or 0)
+            index.append(at)
+            mine, every = (row[self._weights + place * size :][:size] for place in (k, count))
+            added.append((*mine, *every))
+        sums = np.zeros((len(parts), 2 * size), np.int64)
+        np.add.at(sums, index, np.nan_to_num(np.array(added, np.float64).reshape(-1, 2 * size)).astype(np.int64))
+        values = divide_modulo(sums[:, :size], sums[:, size:])
+        placed = [(pair, k) for k, (unit, cell) in enumerate(parts) for pair in self._units.place_all([(unit, cell, digests[k])])]  # fmt: skip
+        pairs = [pair for pair, _ in placed]
+        items, cells = np.array(pairs, np.int64).reshape(-1, 2).T
+        values = values[[k for _, k in placed]].T
+        cell_of = {json.dumps(key): k for k, key in enumerate(self._told)}
         made = []
         for one in self._sets(covariate.condition, pairs):
-            weights = np.zeros(len(one.labels), np.int64)
-            for (place, cell), value in zip(pairs, values, strict=True):
-                if one.labels[place] >= 0 and one.keys[one.labels[place]] == json.dumps(self._told[cell]):
-                    weights[place] = value
+            weights, labels = np.zeros((size, len(one.labels)), np.int64), one.labels[items]
+            fits = (labels >= 0) & (np.array([cell_of[key] for key in one.keys], np.int64)[labels] == cells)
+            weights[:, items[fits]] = values[:, fits]
             made.append(replace(one, weights=weights, of=(covariate.column,)))
         return made
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from atoll.core.errors import CompositionError, PolicyError
-from atoll.statistics.combined import WEIGHTS
+from atoll.statistics.combined import PRIMES
 
 from .aggregates import (
     Addend,
@@ -56,8 +56,9 @@ __all__ = [
 _SURE_DIGITS = 26
 """Digits of numbers of which 10^12 add up to less than 2^127."""
 _MOST_CONDITIONS = 16
-_DIGITS = 9
-"""Digits of what released columns are multiplied with that tell units apart."""
+_DIGITS = 15
+"""Digits of doubles that released columns are multiplied with, if they tell units apart; else all 53 bits do."""
+_EXACT = r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DECIMAL.*"
 ROW = "@row"
 DIGEST = (1 << 63) - 1
 """Digests of rows are below it."""
@@ -183,15 +184,29 @@ class CellSets:
         if not mine:
             return f"SELECT {', '.join(f'{text} AS c{k}' for k, text in enumerate([*shown, one.digest]))} {body} GROUP BY ALL"
         row = f"{quote(one.alias)}.{quote(ROW)}"
+        every = range(len(mine))
+        inner = [*(f"{text} AS c{k}" for k, text in enumerate(shown)), f"{row} AS r", *(f"{covariate.text} AS g{k}" for k, covariate in enumerate(mine))]  # fmt: skip
+        exact = [f"CASE WHEN regexp_full_match(typeof(g{k}), '{_EXACT}') THEN TRY(CAST(replace(CAST(g{k} AS VARCHAR), '.', '') AS HUGEINT)) END AS x{k}" for k in every]  # fmt: skip
+        double = [f"CASE WHEN NOT regexp_full_match(typeof(g{k}), '{_EXACT}') AND isfinite(TRY(CAST(g{k} AS DOUBLE))) THEN TRY(CAST(g{k} AS DOUBLE)) END AS d{k}" for k in every]  # fmt: skip
+        tops = [f"max(abs(d{k})) OVER () AS m{k}" for k in every]
+        # Doubles count as whole multiples of a power of ten, of which the largest has 15 digits: so what adds up in decimals does so here. Where that makes two of them one, it is a power of two.
+        scaled = [f"{_scale_text(f'd{k}', f'm{k}', 10, _DIGITS - 1, 'log10')} AS t{k}, {_scale_text(f'd{k}', f'm{k}', 2, 52, 'log2')} AS b{k}" for k in every]  # fmt: skip
+        apart = [f"(SELECT count(DISTINCT t{k}) = count(DISTINCT d{k}) FROM scaled) AS s{k}" for k in every]
+        whole = [f"coalesce(x{k}, CAST(CASE WHEN s{k} THEN t{k} ELSE b{k} END AS HUGEINT), 0) AS n{k}" for k in every]
         # Each row is multiplied by a number of its own, so that rows of a unit do not stand for one another.
-        inner = [*(f"{text} AS c{k}" for k, text in enumerate(shown)), f"{row} AS r", f"(md5_number_lower(CAST({row} AS VARCHAR)) % {WEIGHTS})::HUGEINT AS h"]  # fmt: skip
-        inner += [f"TRY(CAST({covariate.text} AS DOUBLE)) AS g{k}" for k, covariate in enumerate(mine)]
-        largest = ", ".join(f"max(abs(g{k})) FILTER (WHERE isfinite(g{k})) OVER () AS m{k}" for k in range(len(mine)))
-        # Values count as whole multiples of a power of ten, of which the largest has nine digits: so equal differences stay equal.
-        numbers = [f"CASE WHEN m{k} > 0 THEN TRY(CAST(round(g{k} * pow(10, least(300, {_DIGITS} - ceil(log10(m{k}))))) AS HUGEINT)) % {WEIGHTS} END" for k in range(len(mine))]  # fmt: skip
-        weights = [f"CAST(sum(h * coalesce({number}, 0)) % {WEIGHTS} AS BIGINT) AS w{k}" for k, number in enumerate([*numbers, "1"])]  # fmt: skip
-        outer = [*(f"c{k}" for k in range(len(shown))), *weights, f"{digest_rows_text('r')} AS d"]
-        return f"SELECT {', '.join(outer)} FROM (SELECT *, {largest} FROM (SELECT {', '.join(inner)} {body})) GROUP BY ALL"  # fmt: skip
+        hashed = [f"(md5_number_lower(CAST(r AS VARCHAR)) % {prime})::HUGEINT AS h{j}" for j, prime in enumerate(PRIMES)]  # fmt: skip
+        weights = [f"CAST(sum(h{j} * ({number} % {prime})) % {prime} AS BIGINT) AS w{k}_{j}" for k, number in enumerate([*(f"n{k}" for k in every), "1"]) for j, prime in enumerate(PRIMES)]  # fmt: skip
+        keys = [f"c{k}" for k in range(len(shown))]
+        steps = f"made AS (SELECT {', '.join(inner)} {body}), numbers AS (SELECT *, {', '.join([*exact, *double])} FROM made), tops AS (SELECT *, {', '.join(tops)} FROM numbers), scaled AS (SELECT *, {', '.join(scaled)} FROM tops)"
+        rows = f"SELECT *, {', '.join([*whole, *hashed])} FROM (SELECT *, {', '.join(apart)} FROM scaled)"
+        outer = [*keys, *weights, f"{digest_rows_text('r')} AS d"]
+        return f"SELECT {', '.join(outer)} FROM (WITH {steps} {rows}) GROUP BY ALL"
+
+
+def _scale_text(value: str, largest: str, base: int, digits: int, logarithm: str) -> str:
+    """Local SQL of a double as a whole multiple of a power of a base, of which the largest has so many digits; two factors, as one may be too large for a double."""
+    power = f"({digits} - floor({logarithm}({largest})))"
+    return f"CASE WHEN {largest} > 0 THEN round({value} * pow({base}, floor({power} / 2)) * pow({base}, {power} - floor({power} / 2))) ELSE 0.0 END"
 
 
 @dataclass(frozen=True)

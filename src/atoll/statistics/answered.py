@@ -56,7 +56,7 @@ class RowSets:
         described: whether moments of the sets were told, not their sizes alone.
         keys: what each set is a part of at all parties, where they were told added up over parties; none where the party's own were told.
         combined: whether their sums are combined with those of all other sets.
-        weights: what each row is multiplied by in them, modulo `atoll.statistics.combined.WEIGHTS`, ``(rows,)``; ``None`` for 1.
+        weights: what each row is multiplied by in them, modulo `atoll.statistics.combined.PRIMES` or the first of them, ``(primes, rows)``; ``None`` for 1.
         of: what they multiply.
     """
 
@@ -86,7 +86,9 @@ class RowSets:
         keys, combined = list(message.get("keys", ())), bool(message.get("combined", True))
         weights = None
         if "weights" in message:
-            weights = np.frombuffer(zlib.decompress(np.asarray(message["weights"], np.uint8).tobytes()), "<i4")
+            weights = np.frombuffer(zlib.decompress(np.asarray(message["weights"], np.uint8).tobytes()), "<i4").reshape(
+                -1, len(labels)
+            )
         return cls(
             list(message["names"]),
             labels,
@@ -340,8 +342,8 @@ def _place_sets(sets: RowSets, places: NDArray[np.int64], size: int) -> tuple[ND
     labels[places] = sets.labels
     if sets.weights is None:
         return labels, len(sets.names), None, sets.of
-    weights = np.zeros(size, np.int64)
-    weights[places] = sets.weights
+    weights = np.zeros((len(sets.weights), size), np.int64)
+    weights[:, places] = sets.weights
     return labels, len(sets.names), weights, sets.of
 
 

@@ -140,8 +140,8 @@ def _list_factors(labels: NDArray[np.int64], values: NDArray[Any]) -> list[NDArr
     made = []
     there = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), bool)
     for one in (weigh_values(values), *([] if there.all() else [there.astype(np.int64)])):
-        weights = np.zeros(len(labels), np.int64)
-        weights[labels >= 0] = one
+        weights = np.zeros((1, len(labels)), np.int64)
+        weights[:, labels >= 0] = one
         made.append(weights)
     return made
 

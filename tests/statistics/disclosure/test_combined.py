@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import PolicyError
 from atoll.statistics.answered import AnswerRecord, RowSets
-from atoll.statistics.combined import WEIGHTS, CellClasses, _reduce, find_few, weigh_values
+from atoll.statistics.combined import PRIMES, CellClasses, _reduce, divide_modulo, find_few, weigh_values
 
 
 def smallest(cells: Any, sizes: Any, least: int) -> bool:
@@ -59,16 +60,16 @@ def test_sums_of_products_whose_weights_are_known_are_equations() -> None:
     for weights, of, isolated in ((alone, "pay", True), (varied, "pay", False), (ages, "pay", False)):
         classes = CellClasses(40)
         classes.add_cells(everybody, 1)
-        classes.add_cells(everybody, 1, weights, (of,))
-        classes.add_cells(everybody, 1, np.arange(40) ** 2, ("bonus",))
+        classes.add_cells(everybody, 1, weights[None], (of,))
+        classes.add_cells(everybody, 1, np.arange(40)[None] ** 2, ("bonus",))
         assert classes.isolates(5) == isolated
     for power in (2, 3):
-        classes.add_cells(everybody, 1, varied**power, ("pay",))
+        classes.add_cells(everybody, 1, varied[None] ** power, ("pay",))
     assert not classes.isolates(5)
     five = np.where(np.arange(40) < 5, 0, -1)
     classes = CellClasses(40)
     for power in range(5):  # five equations for five unknown numbers
-        classes.add_cells(five, 1, varied**power, ("pay",))
+        classes.add_cells(five, 1, varied[None] ** power, ("pay",))
     assert classes.isolates(5)
 
 
@@ -144,10 +145,24 @@ def test_weights_are_equal_where_numbers_are_and_add_up_where_decimals_do() -> N
     a, b = draw.integers(-999, 999, 200) / 10, draw.integers(-99999, 99999, 200) / 100
     for offset in (0.0, 1e6):
         x, y, z = weigh_values(a), weigh_values(b + offset), weigh_values(np.round(a + b + offset, 2))
-        relations = np.array([x, y, z, np.ones(200, np.int64)], float)
-        assert len(_reduce(relations)[0]) == 3  # a + b = c
+        relations = np.array([*x, *y, *z, np.ones(200, np.int64)], float)
+        assert len(_reduce(relations, PRIMES[0])[0]) == 3  # a + b = c
     for values in (np.array([1e9, 1e9 + 2.0**-20, 1e9]), np.array([1e-300, -3e-300, 0.0]), np.array([1e300, 0.1, 1e300]), np.array([True, False, True]), np.array([2**60, 2**60 + 1, 2**60])):  # fmt: skip
         found = weigh_values(values)
         assert len(np.unique(found)) == len(np.unique(values))
-        assert ((found >= 0) & (found < WEIGHTS)).all()
-    assert weigh_values(np.array([np.nan, 2.5, -np.inf])).tolist()[::2] == [0, 0]
+        assert ((found >= 0) & (found < PRIMES[0])).all()
+    assert weigh_values(np.array([np.nan, 2.5, -np.inf]))[0, ::2].tolist() == [0, 0]
+
+
+def test_weights_are_told_apart_by_all_primes() -> None:
+    assert all(prime % k for prime in PRIMES for k in range(2, 2900))
+    assert math.prod(PRIMES) > 2**128
+    values, by = np.array([[12] * len(PRIMES), [7] * len(PRIMES)]), np.array([[4] * len(PRIMES), [*PRIMES]])
+    assert divide_modulo(values, by).tolist() == [[3] * len(PRIMES), [7] * len(PRIMES)]
+    everybody, plain = np.zeros(40, np.int64), np.full((len(PRIMES), 40), 30)
+    for count, isolated in ((1, True), (len(PRIMES), False)):  # a multiple of the first one differs modulo the others
+        classes = CellClasses(40)
+        factor = 30 + math.prod(PRIMES[:count]) * 7
+        classes.add_cells(everybody, 1)
+        classes.add_cells(everybody, 1, np.where(np.arange(40) == 7, np.array([factor % p for p in PRIMES])[:, None], plain), ("pay",))  # fmt: skip
+        assert classes.isolates(5) == isolated
