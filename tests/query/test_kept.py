@@ -430,6 +430,14 @@ def test_events_say_kept_read_and_dropped_and_closing_drops(tmp_path: Path) -> N
         assert kept.get(party, f"{STATE}-{number}-rows") == {}
         told = [one for one in read_events(lambda name, party=party: kept.get(party, name)) if one.what != "answered"]
         assert [(one.what, one.details["relations"]) for one in told] == [(what, {"t": number}) for what in ("kept", "read", "dropped")]  # fmt: skip
+        plans = [one.details["plan"] for one in read_events(lambda name, party=party: kept.get(party, name)) if one.what == "answered"]  # fmt: skip
+        assert ["share these rows" in str(one) for one in plans] == [
+            True,
+            True,
+            False,
+            False,
+        ]  # it says sizes, then shares
+        assert "take the rows of t" in str(plans[-1])
         check_events(lambda name, party=party: kept.get(party, name), party)
 
 

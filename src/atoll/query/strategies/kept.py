@@ -565,7 +565,7 @@ class KeptSmcql(Smcql):
             found.append(PlanStep("each site", "shared", "share these rows, filled up to a power of two, among three parties"))  # fmt: skip
         for one in live:
             held = isinstance(one, KeptRows) and one.held
-            saved = f": about {self.saved(plan, one):,.0f} bytes less than to share and make them anew, for 256 rows of each table at each site" if isinstance(one, KeptRows) and held else ""  # fmt: skip
+            saved = f": about {self.saved(plan, one):,.0f} bytes less than to share and make them anew, for 256 rows of each table at each site" if isinstance(one, KeptRows) and held and plan.statement.explain else ""  # fmt: skip
             found.append(PlanStep("three parties", "kept" if held else "shared", f"{one.what}{saved}"))
         if self.creates:
             return [*found, PlanStep("three parties", "kept", f"keep their shares of {self.creates}, and open none")]

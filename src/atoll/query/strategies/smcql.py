@@ -50,7 +50,15 @@ from ..secure.costs import (
     sliced_layout,
 )
 from ..secure.extents import Extents, fill_up, too_many_rows
-from ..secure.operators import LeafRows, NearPairs, Operator, SecurePlan, held_places, walk_operators
+from ..secure.operators import (  # fmt: skip
+    LeafRows,
+    NearPairs,
+    Operator,
+    SecurePlan,
+    held_places,
+    prune_held,
+    walk_operators,
+)
 from ..secure.plan import make_secure_plan, make_told_plan
 from ..secure.tables import Resize, SecureTables, refuse_claim
 from ..slices import (
@@ -477,9 +485,7 @@ async def compare_requests(island: Island, peers: Peers, plan: SecurePlan, reque
     island.promise(f"owners of the statement {request['message']['sql']}", json.dumps(sorted(owners)))
     if me in owners:
         kept.record(island)
-        write_event(
-            island, request["message"], plan, f"shares of the rows, for {', '.join(map(str, parties))}", kept.behind
-        )
+        write_event(island, request["message"], plan, f"shares of the rows, for {', '.join(map(str, parties))}", kept.behind)  # fmt: skip
 
 
 @task(discloses=promised_of)
@@ -653,15 +659,14 @@ class Smcql(Strategy):
 
     def steps(self, plan: SecurePlan) -> Sequence[PlanStep]:
         """The steps of a plan, in order."""
-        found = [PlanStep("each site", "plain", leaf.text) for leaf in plan.leaves]
+        found = [PlanStep("each site", "plain", leaf.text) for leaf in prune_held(plan).leaves]
         sliced = sliced_rows(plan)
-        if sliced is None:
-            found.append(PlanStep("each site", "shared", "share these rows, filled up to a power of two, among three parties"))  # fmt: skip
-        else:
+        if sliced is not None:
             found += self.slice_steps(sliced, "among three parties")
+        elif found:
+            found.append(PlanStep("each site", "shared", "share these rows, filled up to a power of two, among three parties"))  # fmt: skip
         found += [PlanStep("three parties", "shared", one.what) for one in shown_operators(plan)]
-        found.append(PlanStep("coordinator", "plain", plan.finish))
-        return found
+        return [*found, *([PlanStep("coordinator", "plain", plan.finish)] if plan.finish else [])]
 
     def slice_steps(self, sliced: SlicedRows, where: str) -> list[PlanStep]:
         """What each site does where parties work in slices; ``where`` says whom it shares its rows with."""
@@ -688,9 +693,7 @@ class Smcql(Strategy):
         claims = sorted({f"{table}.{column}" for leaf in plan.leaves for table, column, _ in leaf.claims})
         if claims:
             made.append(Exposure("three parties", f"whether the policies are right about how many rows have one value of {', '.join(claims)}", shared, "count"))  # fmt: skip
-        made += [
-            Exposure("three parties", one.shows, shared, "count") for one in walk_operators(plan.root) if one.shows
-        ]
+        made += [Exposure("three parties", one.shows, shared, "count") for one in walk_operators(plan.root) if one.shows]  # fmt: skip
         for one in walk_operators(plan.root):
             if isinstance(one, NearPairs):
                 who += f", and pairs that are up to {one.slack:g} farther away, which it leaves out; of all of these the columns that the statement compares or shows"
@@ -731,18 +734,13 @@ class Smcql(Strategy):
 
     def with_cost(self, plan: SecurePlan, answer: QueryAnswer, slices: SliceSizes | None = None) -> QueryAnswer:
         """The answer with the bytes and rounds that its sizes let expect."""
-        expected, rounds = self._cost(
-            plan, answer.sizes, answer.widths, self.cuts_after(plan, answer), answer.joins, answer.noted, slices
-        )
+        expected, rounds = self._cost(plan, answer.sizes, answer.widths, self.cuts_after(plan, answer), answer.joins, answer.noted, slices)  # fmt: skip
         return replace(answer, expected=expected, rounds=rounds)
 
     def _cost(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], cuts: RehearsedCuts | None, joins: Sequence[float] = (), noted: Mapping[str, Sequence[int]] | None = None, slices: SliceSizes | None = None, orders: int = 4) -> tuple[float, int]:  # fmt: skip
-        names = list(sizes)
-        parties = self.choose_parties(plan, names)
+        names, parties = list(sizes), self.choose_parties(plan, list(sizes))
         asked = float(M.nbytes(message_of(plan.statement, plan.catalog, plan.policy, names[0], self)))
-        cost = predict_cost(
-            plan, sizes, widths, parties, cuts, self.keys_read(plan, parties, joins), noted, slices, orders
-        )
+        cost = predict_cost(plan, sizes, widths, parties, cuts, self.keys_read(plan, parties, joins), noted, slices, orders)  # fmt: skip
         roles = len({*sizes, *parties})
         words = float(M.nbytes({"sizes": {name: list(own) for name, own in sizes.items()}, "widths": dict(widths), **({} if slices is None else {"slices": slices.told()})}))  # fmt: skip
         agreed = roles * (roles - 1) * 2 * sealed_nbytes(M.nbytes(np.zeros(DIGEST, np.uint8)))
@@ -842,7 +840,7 @@ def divide_slices(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], told: Ma
 
 def shown_operators(plan: SecurePlan) -> list[Any]:
     """The operators that EXPLAIN shows."""
-    return [one for one in dict.fromkeys(walk_operators(plan.root)) if one.what and not isinstance(one, LeafRows)]
+    return [one for one in dict.fromkeys(walk_operators(prune_held(plan).root)) if one.what and not isinstance(one, LeafRows)]  # fmt: skip
 
 
 def require_size(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: Callable[[Operator, int], int] | None = None, kind: type[Extents] = Extents, slices: SliceSizes | None = None) -> None:  # fmt: skip
