@@ -704,7 +704,7 @@ class Smcql(Strategy):
         found = [*made, Exposure("three parties", "nothing else", shared), Exposure("coordinator", who, shared, "sum")]
         if plan.withheld is not None:
             found.append(Exposure("coordinator, analyst", f"how many groups of fewer than {least} units there are, if {least} units or more stand behind them together", shared, "count"))  # fmt: skip
-        seen = "each site compares the rows of its own that it shares with those behind its earlier answers; which of them a join or a condition on rows of several sites leaves out, it does not see" if least > 1 else ""  # fmt: skip
+        seen = "each site compares the rows of its own that it shares with those behind its earlier answers; which of them a join leaves out, or a condition on rows of several sites or of a subquery with GROUP BY, it does not see" if least > 1 else ""  # fmt: skip
         return [*found, Exposure("analyst", "the answer", seen, "sum")]
 
     def predict_cost(self, plan: SecurePlan, sites: int, groups: Sequence[Sequence[str | None]] = ((),)) -> float:
