@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from atoll.core.errors import AtollError, ConfigError, PolicyError
 from atoll.core.persistence.named_results import NamedResults
 from atoll.data import Dataset
 from atoll.ensemble import FedBoost, FedMD
-from atoll.ensemble.fedmd import KEPT_MODEL
+from atoll.ensemble.fedmd import KEPT_MODEL, PreparedAnswers
 from atoll.runs import RunFolder
 from atoll.runtime.job_spec import JobConfig, parse_job, require_travels
 from tests.ensemble.test_distilling import ROWS
@@ -69,6 +70,23 @@ def test_feddf_in_a_job_file_is_the_simulation(tmp_path: Path) -> None:
         held({**job, "data": {"public": public(tmp_path, columns="a,b,c,z")}}, sites_of(PARTS), tmp_path / "other")
 
 
+@pytest.fixture
+def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites are threads here, and PyTorch has one generator a process: real sites have a process each."""
+    turn = threading.Lock()
+
+    def alone(work: Any) -> Any:
+        def run(self: Any, island: Any, message: Any) -> Any:
+            with turn:
+                return work(self, island, message)
+
+        return run
+
+    for name in ("_start", "_turn"):
+        monkeypatch.setattr(PreparedAnswers, name, alone(getattr(PreparedAnswers, name)))
+
+
+@pytest.mark.usefixtures("one_at_a_time")
 def test_fedmd_in_a_job_file_leaves_models_at_their_sites(tmp_path: Path) -> None:
     models = {"east": MLP, "west": {"name": "mlp", "features": 4, "outputs": 2, "hidden": [5]}}
     steps = dict.fromkeys(("begin", "imitation", "revisit"), SHORT)
