@@ -32,6 +32,7 @@ from hypothesis.internal.conjecture import providers  # noqa: E402
 
 from atoll.heap import loading  # noqa: E402
 from atoll.testing import crash  # noqa: E402
+from tests.support import forks  # noqa: E402
 
 # GNU readline, which debuggers load, writes the size of a terminal into the environment of its process, below `os.environ`, and whatever the process starts inherits it: the workers of
 # this run do, and their children. Then tables are as wide as that. It is loaded here, so that no test does it later.
@@ -68,6 +69,8 @@ def pytest_configure(config: pytest.Config) -> None:
         patch, spread = pytest.MonkeyPatch(), crash._spread
         patch.setattr(crash, "_spread", lambda steps, points: spread(steps, min(points or steps, MOST_KILLS)))
         patch.setattr(providers, "is_local_module_file", lambda path: False)
+        if sys.platform == "linux":
+            forks.install()
 
 
 @pytest.hookimpl(wrapper=True)

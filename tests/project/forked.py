@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import gc
-import importlib.util
+import importlib
 import os
 import select
 import signal
@@ -18,10 +18,8 @@ import struct
 import subprocess
 import sys
 import time
-from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 HEAVY = "torch"
 _STATUS = struct.Struct("<i")
@@ -84,27 +82,6 @@ def _read(reading: int, deadline: float) -> tuple[bytes, bool]:
 # ---------------------------------------------------------------------- the process that forks
 
 
-class _Aside(MetaPathFinder, Loader):
-    """Modules that are loaded and out of sight: the first import of the package brings them back."""
-
-    def __init__(self, package: str) -> None:
-        self._package = package
-        self._spec = sys.modules[package].__spec__
-        below = f"{package}."
-        self._modules = {name: sys.modules.pop(name) for name in list(sys.modules) if f"{name}.".startswith(below)}
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        return importlib.util.spec_from_loader(name, self) if name == self._package else None
-
-    def create_module(self, spec: Any) -> ModuleType:
-        sys.meta_path.remove(self)
-        return self._modules[spec.name]
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec
-        sys.modules.update(self._modules)
-
-
 def _serve(sock: socket.socket) -> Path | None:
     """Fork for each request; in a fork, the script that it is to run, and None once nobody asks any more."""
     while True:
@@ -139,8 +116,14 @@ if __name__ == "__main__":
     importlib.import_module(HEAVY)
     tasks = Path("/proc/self/task")
     assert not tasks.exists() or len(list(tasks.iterdir())) == 1, "only the thread that forks would live on"
-    sys.meta_path.insert(0, _Aside(HEAVY))
+    sys.path.insert(1, str(Path(__file__).parents[2]))
+    from tests.support.forks import Aside, leave
+
+    sys.path.pop(1)
+    for name in ("tests.support.forks", "tests.support", "tests"):
+        sys.modules.pop(name, None)
+    sys.meta_path.insert(0, Aside(HEAVY))
     gc.freeze()  # forks share what nobody writes to
     script = _serve(socket.socket(fileno=int(sys.argv[1])))
     if script is not None:
-        _become(script)
+        leave(_become, script)

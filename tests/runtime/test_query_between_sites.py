@@ -312,6 +312,7 @@ def test_an_enclave_gets_sealed_rows_over_mutual_tls(tmp_path: Path, capsys: pyt
     assert (found["strategy"], found["rows"]) == ("opaque", [[1, 4], [2, 1]])
 
 
+@pytest.mark.anew  # it looks for the process among those that its daemon has started
 def test_a_process_that_is_killed_ends_the_statement_and_costs_once(tmp_path: Path) -> None:
     """One site's process dies once all have been charged: the error names the site, nothing of the answer is there, and the same statement is answered next, for nothing more."""
     rules = "policy: {min_count: 1, privacy: {people: {anna: {epsilon: 9, delta: 0.01}}}}\ntables: {trips: {columns: {card: {level: protected, at_most: 2}, fare: protected}}}\n"

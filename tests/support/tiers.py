@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.support import forks
+
 ENGINES = {"processes", "ray", "socket", "network", "network over TLS"}
 """Values of a case, or their ids, that make it start processes."""
 COMPILERS = {"c++", "g++", "gcc", "clang", "clang++", "cc"}
@@ -104,14 +106,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Guard a test of the first tier. Slow ones are in neither tier: only ``make thorough`` runs them."""
+    """Guard a test of the first tier. Slow ones are in neither tier: only ``make thorough`` runs them. Processes of those marked ``anew`` are no forks."""
     global _guarding
     _guarding = not (item.get_closest_marker("network") or item.get_closest_marker("slow"))
     attempts.clear()
+    forks.allowed = not item.get_closest_marker("anew")
     try:
         return (yield)
     finally:
-        _guarding = False
+        _guarding, forks.allowed = False, True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -25,6 +25,8 @@ from atoll.runtime.worker.process import await_order
 from tests.support.waiting import until
 from tests.support.walls import SANDBOX
 
+pytestmark = pytest.mark.anew  # it counts what daemons start
+
 WORKER = """
 import json, os, socket, sys
 from pathlib import Path

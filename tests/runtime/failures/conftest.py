@@ -22,10 +22,13 @@ ALWAYS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the long ones to ``make faults``."""
+    """Leave the long ones to ``make faults``. Processes that tests look for and kill are no forks: each has another beside it."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.parent == here:
+            item.add_marker(pytest.mark.anew)
     if os.environ.get("ATOLL_FAULTS"):
         return
-    here = Path(__file__).parent
     for item in items:
         if item.path.parent == here and item.path.name not in ALWAYS:
             item.add_marker(pytest.mark.skip(reason="takes minutes of processor time: make faults"))

@@ -422,6 +422,7 @@ async def saboteur(siege: Besieged, say: Callable[[Any], list[Any]]) -> Line:
 
 
 @pytest.mark.network
+@pytest.mark.anew
 @pytest.mark.both_carriers
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks at processes as Linux shows them")
 def test_garbage_from_one_site_ends_its_job_and_no_other_and_a_job_knows_no_secret(

@@ -14,6 +14,7 @@ from atoll.runtime.provision import Kit, find_passphrase
 from atoll.runtime.provision.keys import forget_variable
 from tests.support.walls import Walled, open_folder, played, told, write_job
 
+pytestmark = pytest.mark.anew  # a fork shows the variables of the process that it was forked from
 PASSPHRASE = "correct horse battery staple"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="prctl and /proc are Linux's own")
 
