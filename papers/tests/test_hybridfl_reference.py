@@ -209,6 +209,7 @@ def test_verdicts(aerofoil, digits):
     assert not any(claim.holds for claim in judge_lengths(DIGITS, slow) if "FedAvg" in claim.claim)
 
 
+@pytest.mark.slow  # `test_verdicts` and `test_slack_verdicts` have the same verdicts on other cells
 def test_round_lengths_by_estimator(aerofoil):
     """A grid of each; an estimator that is given the table's own lengths would hold."""
     claims = judge_estimators(AEROFOIL, [0], rounds=2)

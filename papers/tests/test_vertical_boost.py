@@ -10,6 +10,7 @@ from atoll.reproduce import Lab
 from atoll_papers.vertical_boost import ENTRY
 
 
+@pytest.mark.slow  # `tests/vertical/trees/test_secure_boost.py` says so of the trees themselves
 def test_no_part_changes_a_tree_and_packing_saves_bytes(tmp_path: Path) -> None:
     pytest.importorskip("gmpy2")
     pytest.importorskip("rbcl")

@@ -113,6 +113,7 @@ def test_flex_is_the_best_of_the_rank(share: Any, place: Path, alone: Any) -> No
     assert result.metrics.last("mixing_error") == pytest.approx((off / size) ** 0.5, rel=1e-4)
 
 
+@pytest.mark.slow  # `test_products_add_up_under_masks_and_in_blocks` has clients of two ranks
 def test_clients_of_mixed_ranks(place: Path) -> None:
     same, mixed = run(place, FlexLoRA(ranks=[2])), run(place, FlexLoRA())
     for name, value in mixed.params.items():

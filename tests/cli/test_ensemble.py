@@ -56,6 +56,7 @@ def test_the_command_compares_arms(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (found["leaves"], found["users"], found["opt_in"]) == (3, 18, 2)
 
 
+@pytest.mark.slow  # `test_the_command_compares_arms` has the arms, and `tests/ensemble/test_trainings.py` what leaves cost
 def test_with_an_epsilon_the_leaves_cost_it_once_and_a_page_has_the_arms(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -136,6 +136,7 @@ def test_the_promise_is_that_of_an_independent_accountant():
     assert epsilon_of((size,), job.delta, "dp-accounting-rdp") <= 0.4 * (1 + 1e-6)
 
 
+@pytest.mark.every(3)  # each network once, each promise once
 @pytest.mark.parametrize("epsilon", [None, 4.0])
 @pytest.mark.parametrize("network", [FrameCNN(filters=4), BiGRU(width=4, layers=1)])
 def test_silence_empty_texts_and_one_class_at_a_side_train_and_predict(tmp_path, epsilon, network):

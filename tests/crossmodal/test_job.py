@@ -206,6 +206,7 @@ def test_no_epsilon_is_claimed_where_gradients_depend_on_networks_without_noise(
         replace(SMALL, epsilon=2.0, share_fusion=True)
 
 
+@pytest.mark.slow  # three do in `test_three.py`
 def test_the_sides_help_each_other():
     """Phones tell the class nine times of ten, words six times: a side that shares them beats its own network alone, and is below what one place would reach."""
     job = Crossmodal(

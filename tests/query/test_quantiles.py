@@ -57,7 +57,7 @@ def require_equal(drawn: list[list[Any]], texts: list[str]) -> None:
             assert found.types == tuple(str(one[1]) for one in oracle.execute(f"DESCRIBE {text}").fetchall())
 
 
-@settings(max_examples=3)
+@settings(max_examples=settings.default.max_examples // 20)
 @given(tables, st.lists(statements(), min_size=2, max_size=2))
 def test_drawn_quantiles_equal_duckdb_on_the_union(drawn: list[list[Any]], texts: list[str]) -> None:
     require_equal(drawn, texts)

@@ -49,6 +49,7 @@ def outcome(db: Any, text: str, strategy: str) -> Any:
     return one.rows, one.withheld_groups, one.withheld_values
 
 
+@pytest.mark.quick("3-2-id")
 @pytest.mark.parametrize(
     ("owners", "least", "unit"), [pytest.param(2, 3, "", marks=pytest.mark.slow), (3, 4, ""), (3, 2, "id"), (3, 1, "")]
 )
