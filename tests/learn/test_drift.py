@@ -246,6 +246,7 @@ class Turning(atoll.Everyone):
         return np.roll(np.arange(len(candidates.parties)), candidates.round)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("algorithm", [Scaffold(**T5), FedDyn(**T5), CompactEstimate(**T5), VRLSGD(**T5)], ids=name)
 @pytest.mark.parametrize("engine", ["inline", "processes"])
 def test_state_belongs_to_the_client_and_not_to_its_place_in_the_cohort(algorithm, engine):

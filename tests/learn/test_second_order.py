@@ -453,6 +453,7 @@ def test_the_contract_holds(algorithm):
 
 
 @pytest.mark.network
+@pytest.mark.every(3)
 @pytest.mark.parametrize("algorithm", ALL, ids=name)
 def test_worker_processes_agree(algorithm):
     job = atoll.Training(model=Quadratic(3), algorithm=algorithm, selection=atoll.Everyone(), rounds=3)
@@ -470,6 +471,7 @@ def test_islands_behind_sockets_agree():
     np.testing.assert_allclose(there, here, rtol=1e-12)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("algorithm", [*ALL, FedSSO(lr=0.1, dense=0, memory=2, batch_size=None)], ids=name)
 def test_a_stopped_run_goes_on_as_if_it_had_not_been(algorithm, tmp_path):
     some = atoll.Everyone() if algorithm.card.everyone else atoll.Uniform(3)

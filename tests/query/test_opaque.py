@@ -93,6 +93,7 @@ def watch(text: str, mode: str, t: Any, u: Any) -> dict[str, Any]:
         return dict(simulate(Query(sql=text, strategy=f"opaque:mode={mode}"), db.silos, progress=False).outcome.answer.noted)  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("text", SHAPES)
 @settings(max_examples=2, deadline=None)
 @given(rows_of_t, rows_of_u, rows_of_t, rows_of_u)

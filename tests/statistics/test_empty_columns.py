@@ -39,6 +39,7 @@ def run(job: Any, how: str, order: tuple[str, ...]) -> Any:
     return atoll.simulate(job, {name: data[name] for name in order}, engine="inline", progress=False).outcome
 
 
+@pytest.mark.every(3)
 @KINDS
 @ORDERS
 @pytest.mark.parametrize(
