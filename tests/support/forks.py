@@ -113,7 +113,7 @@ class Forker:
                 return None
             finally:
                 self._prctl(_SUBREAPER, 0, 0, 0, 0)
-        return int(answer) if answer else None
+        return int(answer or 0) or None
 
     def close(self) -> None:
         """End it."""
@@ -239,19 +239,23 @@ def _serve(sock: socket.socket) -> None:
             os._exit(0)
         between = os.fork()
         if between == 0:
+            between = os.getpid()
             if os.fork():
                 os._exit(0)
-            _become(json.loads(content), files, sock)
+            _become(json.loads(content), files, sock, between)
             return
         os.waitpid(between, 0)
         for fd in files:
             os.close(fd)
 
 
-def _become(order: Mapping[str, Any], files: Sequence[int], sock: socket.socket) -> None:
+def _become(order: Mapping[str, Any], files: Sequence[int], sock: socket.socket, between: int) -> None:
     """Be what a fresh interpreter would be."""
-    while os.getppid() != order["parent"]:
+    while os.getppid() == between:
         os.sched_yield()
+    if os.getppid() != order["parent"]:  # where no process may ask for orphans, whoever asked starts it anew
+        sock.send(b"0")
+        os._exit(0)
     if order["leads"]:
         os.setsid()
     sock.send(str(os.getpid()).encode())
