@@ -79,7 +79,7 @@ LONG = frozenset(
     ]
 )
 """Pages and examples that run for seconds; the tests of their rooms show the same sooner. They run with ``make thorough``."""
-LONG_COMMANDS = frozenset(["docs/howto/queries.md"])
+LONG_COMMANDS = frozenset(["docs/howto/queries.md", "docs/howto/query-joins.md"])
 """Pages of whose commands the same holds; their code runs with ``make test-network``. ``tests/cli/test_sql.py`` types such commands in one process."""
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^\n`]*)$")
 _FILE = re.compile(r"# ((?:[\w-]+/)*[\w-]+\.(yaml|py))\n")

@@ -91,8 +91,8 @@ _JOB = "kind of job"
 _RULE = "rule of queries"
 _INDEX = "index of queries"
 _OF_QUERIES = (
-    ("Rules of queries", _RULE, "SQL calls them in FROM, see [Query tables with SQL](howto/queries.md#call-a-rule).", "as SQL calls it"),
-    ("Indexes of queries", _INDEX, "A site finds rows of its own tables by them, see [Indexes of a site](howto/queries.md#indexes-of-a-site).", "in a site's file"),
+    ("Rules of queries", _RULE, "SQL calls them in FROM, see [Call rules in SQL](howto/query-rules.md).", "as SQL calls it"),
+    ("Indexes of queries", _INDEX, "A site finds rows of its own tables by them, see [Indexes of a site](howto/query-points.md#indexes-of-a-site).", "in a site's file"),
 )  # fmt: skip
 _NO_METHOD = "program"
 """The kind of job whose method is the user's own."""
