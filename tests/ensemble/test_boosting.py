@@ -230,6 +230,13 @@ class Silent(nn.Module):
         return torch.full((len(x),), self.answer)
 
 
+class Half(Silent):
+    """Expects no row whose first column is below 0."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x[:, 0] < 0, -torch.inf, self.answer)
+
+
 def test_members_whose_answers_do_not_fit_are_named() -> None:
     islands = clients((5, 5))
     plain = nn.Linear(2, 2)
@@ -241,6 +248,17 @@ def test_members_whose_answers_do_not_fit_are_named() -> None:
         boost(FedBoost(members=[plain, plain], loss="density"), islands)
     lost, _ = boost(FedBoost(members=[Silent(0.0), Silent(-np.inf)], loss="density", rounds=2), islands)
     assert lost.weights[0] > 0.5
+
+
+def test_weights_of_rows_that_no_member_expects_are_refused() -> None:
+    """Members say minus infinity: of all rows, and of those below 0."""
+    islands = clients((8, 5))
+    never = [Silent(-np.inf), Silent(-np.inf)]
+    for sampled, memory in ((0, 0.9), (1, 0.9), (1, 0.0)):
+        with pytest.raises(AtollError, match="no member expects any row of the clients"):
+            boost(FedBoost(members=never, loss="density", rounds=4, sampled=sampled, memory=memory), islands)
+    found, _ = boost(FedBoost(members=[Half(0.0), Half(-1.0)], loss="density", rounds=2), islands)
+    assert found.weights[0] > 0.5
 
 
 @pytest.mark.parametrize("members", [None, 3, "ab", nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3))])

@@ -106,7 +106,7 @@ class FedBoost(Checked, Job):
     Of the squared loss its expectation is the gradient of all members. The two others divide by the mixture of a row, ``sum_j w_j p_j``; a few members estimate it badly where densities
     hardly overlap. So each client keeps a running mean of the estimates of its rows, ``z <- memory z + (1 - memory) sum_(j drawn) w_j / q_j p_j``, and ``g_k = -1[k drawn] / q_k * mean p_k / z``
     (Wang, Fang, Liu 2017, "Stochastic compositional gradient descent"). Without memory this is the source. A round that draws nobody changes nothing. Replies are means
-    of the clients' rows, so a secure reducer can add them up.
+    of the clients' rows, so a secure reducer can add them up. A row to which no drawn member gives a chance tells nothing, and weights are refused if all rows are such.
 
     Example::
 
@@ -237,25 +237,34 @@ class PreparedBoosting(Prepared):
         test = getattr(self.data, "test", None)
         look = _TestLoss(dict(zip(names, members, strict=True)), job.loss, test)
         start = np.full(len(names), 1 / len(names))
-        state = await fed.restore({"weights": start, "total": np.zeros(len(names)), "done": 0, "asked": []})
+        state = await fed.restore(
+            {"weights": start, "total": np.zeros(len(names)), "done": 0, "asked": [], "told": job.loss == "squared"}
+        )
         while state["done"] < job.rounds and fed.ending is None:
             number, weights = state["done"] + 1, np.asarray(state["weights"])
             chance = draw_chances(weights, job.sampled or len(names), job.sampling)
             drawn = draw_members(chance, fed.rng.child("members", number))
             parties = self._draw_clients(fed, number)
             row: dict[str, Any] = {"round": number, "members": len(drawn)}
-            asked = set(state["asked"])
+            asked, told = set(state["asked"]), bool(state["told"])
             if len(drawn):
                 asked |= {str(name) for name in parties.names}
                 message = _show_members(names, members, drawn, weights, chance)
                 form = functools.partial(_form_slopes, len(drawn))
                 reply = await fed.sum(parties, self.slope, message, at=("slope", number), reducer=job.reducer, expects=form)  # fmt: skip
                 weights = self._step(weights, drawn, np.asarray(reply["slope"], np.float64))
+                told = told or bool(np.any(reply["slope"]))
                 row["replied"] = reply.n
             total = np.asarray(state["total"]) + weights
             fed.record(row | look.of(total / number if job.averaged else weights))
-            state = {"weights": weights, "total": total, "done": number, "asked": sorted(asked)}
+            state = {"weights": weights, "total": total, "done": number, "asked": sorted(asked), "told": told}
             await fed.checkpoint(state)
+        if state["asked"] and not state["told"]:
+            raise DataError(
+                "no member expects any row of the clients: each says that it cannot be, so that nothing tells their weights apart",
+                where="FedBoost.members",
+                remedy="give members whose densities, or chances of classes, are above 0 where clients have rows",
+            )
         found = state["total"] / max(1, state["done"]) if job.averaged else state["weights"]
         return self._join(names, members, found / found.sum(), tuple(map(str, state["asked"])))
 
