@@ -71,6 +71,7 @@ def test_leaves_in_one_block_are_the_leaves_alone() -> None:
     islands, job = population(), leaf(algorithm=atoll.algorithms.FedProx(lr=0.3, mu=0.1, batch_size=5, decay=0.9))
     made = atoll.simulate(Federated(clusters=AttributeClusters("segment"), leaf=job, aggregate="mean"), islands, seed=3)
     assert made.outcome.block == ""
+    assert "3 of 3; ended" in str(made)  # a last row of scores is no round
     first, leaves = made.prepared.sections(made.outcome)  # what its report leads with
     assert first["tiles"] == [["test auc", f"{made.outcome.scores['mean']['auc']:.4f}", "mean"]]
     assert [way for way, *_ in first["tables"][0]["rows"]] == list(made.outcome.scores) == first["figures"][0]["labels"]
@@ -93,6 +94,7 @@ def test_what_a_block_cannot_do_trains_leaves_beside_each_other() -> None:
     )
     made = atoll.simulate(Federated(clusters=AttributeClusters("segment"), leaf=job, aggregate="mean"), islands)
     assert made.outcome.block == "uplink"
+    assert "3 of 3; ended" in str(made)
     alone = quiet(job)
     draws = atoll.simulate(quiet(leaf()), islands).params  # another training of this seed starts from other weights
     for found in made.outcome.leaves:

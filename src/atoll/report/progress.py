@@ -34,7 +34,8 @@ _FEW = 1000  # clients whose names are looked through
 def of_result(result: Result) -> Overview:
     """The result of a run in six lines, and what to know of it."""
     rows, job = result.metrics.rows, result.job
-    rounds = f"{len(rows)} of {job.most_rounds}" if job.most_rounds else str(len(rows))
+    done = _count_rounds(rows)
+    rounds = f"{done} of {job.most_rounds}" if job.most_rounds else str(done)
     engine = result.engine.get("name", "")
     workers = result.engine.get("workers")
     on = f"engine {engine}" + (f", {format_count(workers, 'worker')}" if workers else "")
@@ -49,6 +50,12 @@ def of_result(result: Result) -> Overview:
         "next": ".metrics  .outcome  .to_pandas()  .plot()  .report()",
     }
     return Overview(f"Result of {job.title} on {_describe_data(result.data)}", lines)
+
+
+def _count_rounds(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many rounds there were: a last row of scores is of the round before it, and a row of inner trainings stands for all of theirs."""
+    numbers = [int(row["round"]) for row in rows if row.get("round") is not None]
+    return max(len(set(numbers)), *numbers) if len(numbers) == len(rows) and rows else len(rows)
 
 
 def _describe_promise(result: Result) -> dict[str, str]:
