@@ -69,6 +69,15 @@ def test_with_an_epsilon_the_leaves_cost_it_once_and_a_page_has_the_arms(
     assert found["parameters"]["baseline"] == 2 * 4 + 4 + 4 * 2 + 2
 
 
+def test_the_number_of_leaves_is_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight leaves of 16 users have fewer than two somewhere, or are no better: what is chosen is said, and why."""
+    file = str(write_segments(tmp_path / "rows.csv", rows=12))
+    found = told(capsys, file, "--cluster", "random:auto", "--rounds", "1", "--width", "2")
+    assert found["leaves"] == found["search"]["clusters"]
+    assert [one["clusters"] for one in found["search"]["candidates"]] == [1, 2, 4, 8]
+    assert found["search"]["why"].startswith(f"{found['leaves']} leaves: ")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

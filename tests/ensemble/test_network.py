@@ -15,7 +15,7 @@ from atoll.core.federation.federation import run_program
 from atoll.core.time.clock import Clock, run
 from atoll.core.world import World
 from atoll.engines import Inline
-from atoll.ensemble import AttributeClusters, Distillation, FedBoost, FedDF, Federated, FederatedEnsemble, FedMD
+from atoll.ensemble import AttributeClusters, Distillation, FedBoost, FedDF, Federated, FederatedEnsemble, FedMD, Search
 from atoll.ensemble.boosting import PreparedBoosting
 from atoll.ensemble.fedmd import PreparedAnswers
 from atoll.torch import TorchLearner
@@ -37,11 +37,11 @@ def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
     made.close()
 
 
-def trained(engine: Any, **settings: Any) -> FederatedEnsemble:
+def trained(engine: Any, search: Search | None = None, **settings: Any) -> FederatedEnsemble:
     """Leaves of three segments, two rounds, on a clock of this world."""
     small = leaf(rounds=2, selection=atoll.selection.Everyone(), **settings)
     data = population()
-    ready = Federated(clusters=AttributeClusters("segment"), leaf=small, aggregate="mean").prepare(data)
+    ready = Federated(clusters=AttributeClusters("segment"), leaf=small, aggregate="mean", search=search).prepare(data)
     world = World(data, engine, clock=Clock(virtual=False), errors="drop")
     world.install(ready)
     found: FederatedEnsemble = run(run_program(world, ready.program), virtual=False)[0]
@@ -56,6 +56,18 @@ def test_leaves_over_tls_are_those_of_the_simulation(bridge: Bridge, settings: A
         for name, value in one.state_dict().items():
             assert np.allclose(value, other.state_dict()[name], atol=1e-6)
     assert here.scores["gate"] == pytest.approx(there.scores["gate"], abs=1e-6)
+
+
+def test_users_who_move_between_sites_move_as_in_the_simulation(bridge: Bridge) -> None:
+    """Every client answers at its own site which leaf serves it best, and is told again which it trains."""
+    search = Search(recluster=1)
+    here, there = trained(Inline(), search), trained(bridge.engine(sites=2), search)
+    assert here.search is not None
+    assert here.search.moved == there.search.moved != (0,)  # type: ignore[union-attr]
+    assert dict(here.clusters.users) == dict(there.clusters.users)
+    for one, other in zip(here.leaves, there.leaves, strict=True):
+        for name, value in one.state_dict().items():
+            assert np.allclose(value, other.state_dict()[name], atol=1e-6)
 
 
 def test_a_site_that_is_killed_in_a_round_costs_its_users_alone(

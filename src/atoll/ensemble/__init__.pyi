@@ -24,6 +24,8 @@ from .model import FederatedEnsemble as FederatedEnsemble
 from .model import shrinking_widths as shrinking_widths
 from .private_leaf import DeviceEnsemble as DeviceEnsemble
 from .private_leaf import PrivateLeaf as PrivateLeaf
+from .search import Search as Search
+from .search import SearchRecord as SearchRecord
 from .submodels import DeviceWidths as DeviceWidths
 from .submodels import FederatedDropout as FederatedDropout
 from .submodels import FjORD as FjORD

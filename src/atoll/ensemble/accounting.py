@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from atoll.core.event import Event, NonPrivate
 from atoll.learn.private.claim import Guarantee
 from atoll.privacy import ORDERS, epsilon_of, parallel, renyi_curve
 
-__all__ = ["EnsembleLoss", "EnsembleRelease", "account_ensemble", "share_epsilon"]
+__all__ = ["EnsembleLoss", "EnsembleRelease", "account_ensemble", "add_losses", "share_epsilon"]
 
 _ERROR = 1e-4
 _CLOSE = 1e-3
@@ -87,6 +87,7 @@ def account_ensemble(
     aggregator: EnsembleRelease | None = None,
     tried: Sequence[EnsembleLoss] = (),
     private: EnsembleRelease | None = None,
+    again: Sequence[Sequence[EnsembleRelease]] = (),
 ) -> EnsembleLoss:
     """Return what an ensemble costs.
 
@@ -98,12 +99,15 @@ def account_ensemble(
         aggregator: of an over-arch that federated learning has trained on users' labels; ``None`` for any other way to join.
         tried: the losses of ensembles whose results were looked at on the same users.
         private: of the leaf of private columns, which users of all leaves train beside their own.
+        again: trainings of the leaves after the first, one release a leaf, and what users said between them. Within one, nobody is in two; a user who has moved is in one leaf's first
+            release and in another's second, and both count.
 
     Raises:
         ConfigError: a user is in two leaves, or the trainings promise different things.
     """
-    _prove_disjoint(leaves)
-    trained = [*leaves, *([] if private is None else [private])]
+    for group in (leaves, *again):
+        _prove_disjoint(group)
+    trained = [*leaves, *(one for group in again for one in group), *([] if private is None else [private])]
     own = [*trained, *([] if aggregator is None else [aggregator])]
     every = [*own, *(release for loss in tried for release in loss.releases)]
     _require_one_promise(every)
@@ -116,22 +120,47 @@ def account_ensemble(
     )
 
 
-def share_epsilon(epsilon: float, trainings: int, total: Callable[[float], float]) -> float:
+def add_losses(chosen: EnsembleLoss, tried: Sequence[EnsembleLoss]) -> EnsembleLoss:
+    """Return the loss of an ensemble that was chosen among several, whose trainings looked at the same users: they add up, user by user.
+
+    Args:
+        chosen: of the ensemble that was chosen.
+        tried: of the others.
+    """
+    every = tuple(release for loss in (chosen, *tried) for release in loss.releases)
+    _require_one_promise(every)
+    return replace(chosen, total=_largest(every), releases=every)
+
+
+def share_epsilon(epsilon: float, trainings: int, total: Callable[[float], float], besides: float = 0.0) -> float:
     """Return the epsilon that each of several trainings on the same users may have, so that all together keep one: never above it, and at most 0.1 % below.
 
-    By basic composition it is ``epsilon / trainings`` at least; composed releases cost less than their sum, so it is more.
+    By basic composition it is ``epsilon / trainings`` at least; composed releases cost less than their sum, so it is more. It is less where something else costs too, such as users' answers.
 
     Args:
         epsilon: of all together.
         trainings: how many a user is in at most.
         total: epsilon of each training -> epsilon of all together; it grows.
+        besides: epsilon of what ``total`` counts besides the trainings.
+
+    Raises:
+        ConfigError: what counts besides the trainings leaves them next to nothing.
     """
-    if trainings < 2:
+    if trainings < 2 and not besides:
         return epsilon
     low, high = epsilon / trainings, epsilon
     under, over = total(low), total(high)
-    if under > epsilon:  # the accountant's own rounding: the sum itself is exact
+    if under > epsilon and not besides:  # the accountant's own rounding: the sum itself is exact
         return low * epsilon / under * (1 - _CLOSE)
+    while under > epsilon:
+        low, high, over = low / 2, low, under
+        if low < epsilon / (64 * trainings):
+            raise ConfigError(
+                f"epsilon={epsilon:g} for {trainings} trainings, beside users' answers of epsilon {besides:g} together",
+                where="Search.epsilon",
+                remedy="give answers a smaller epsilon, use a smaller recluster, or a larger epsilon of the mechanism",
+            )
+        under = total(low)
     for _ in range(40):
         if under >= epsilon * (1 - _CLOSE):
             break

@@ -93,10 +93,15 @@ def enrol(island: Island, message: Tree) -> dict[str, Aggregate]:
 class OwnLeaf(IFCA):
     """IFCA whose clients have been told their model (`enrol`), so that none chooses.
 
-    All models start alike, each as it would alone.
+    All models start alike, each as it would alone, or where they have been before.
+
+    Attributes:
+        clusters: number of models.
+        begin: parameters that each of them starts from; empty for those of the training.
     """
 
     clusters: int = 1
+    begin: tuple[Tree, ...] = field(default=(), repr=False, compare=False)
     card: ClassVar[Card] = Card(family="wrapper", note="It trains the leaves of an ensemble.")
 
     def __post_init__(self) -> None:
@@ -109,7 +114,8 @@ class OwnLeaf(IFCA):
 
     def init(self, params: Tree) -> Tree:
         """Start every leaf as the base does."""
-        return self._state([self.base.init(params) for _ in range(self.clusters)])
+        given = [{name: one[name] for name in params} for one in self.begin]
+        return self._state([self.base.init(own) for own in [*given, *[params] * (self.clusters - len(given))]])
 
     def start(self, broadcast: Tree, client: Tree) -> Tree:
         """Start with the base's local state on the client's leaf; keep what the server has sent of it."""
@@ -162,13 +168,14 @@ class _EachLeaf(Selection):
     def init(self, parties: Any) -> Tree:
         there = dict(zip(map(str, parties.names), parties.positions.tolist(), strict=True))
         found = [np.array([there[name] for name in own if name in there], np.int64) for own in self.members]
-        return {"places": found, "rules": [self.rule.init(self._of(parties, own)[0]) for own in found]}
+        rules = [self.rule.init(self._of(parties, own)[0]) if len(own) else None for own in found]
+        return {"places": found, "rules": rules}
 
     def cohort_size(self, population: int) -> int:
-        return sum(self.rule.cohort_size(len(own)) for own in self.members)
+        return sum(self.rule.cohort_size(len(own)) for own in self.members if own)
 
     def distinct(self, population: int) -> int | None:
-        each = [self.rule.distinct(len(own)) for own in self.members]
+        each = [self.rule.distinct(len(own)) for own in self.members if own]
         return None if None in each else sum(one for one in each if one is not None)
 
     @staticmethod
@@ -202,18 +209,19 @@ class _LeafRounds(WrappedCourse):
         return {f"{_LEAF}{place}": {**own["params"], **shared} for place, own in enumerate(models)}, {}
 
 
-def block_of(leaf: Training, members: Sequence[Sequence[str]]) -> Training:
+def block_of(leaf: Training, members: Sequence[Sequence[str]], begin: Sequence[Tree] = ()) -> Training:
     """Return the training of all leaves at once.
 
     Args:
         leaf: the training of one, without an obstacle (`find_obstacle`).
-        members: names of each leaf's clients.
+        members: names of each leaf's clients; a leaf without clients stays as it is.
+        begin: parameters that each leaf starts from; empty for those of the training.
     """
     if why := find_obstacle(leaf):
         raise ConfigError(f"{why}={getattr(leaf, why)!r}", where="block_of", remedy="train each leaf with fed.run")
     rule = _EachLeaf(rule=leaf.selection, members=tuple(tuple(map(str, own)) for own in members))
     return leaf.replace(
-        algorithm=OwnLeaf(base=leaf.algorithm, clusters=len(members)),
+        algorithm=OwnLeaf(base=leaf.algorithm, clusters=len(members), begin=tuple(begin)),
         selection=rule,
         topology=_Leaves(),
         evaluation=Evaluation(every=leaf.rounds, server=False),

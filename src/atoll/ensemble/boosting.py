@@ -246,7 +246,7 @@ class PreparedBoosting(Prepared):
             drawn = draw_members(chance, fed.rng.child("members", number))
             parties = self._draw_clients(fed, number)
             row: dict[str, Any] = {"round": number, "members": len(drawn)}
-            asked, told = set(state["asked"]), bool(state["told"])
+            asked, told = set(state["asked"]), bool(state.get("told", True))
             if len(drawn):
                 asked |= {str(name) for name in parties.names}
                 message = _show_members(names, members, drawn, weights, chance)
@@ -259,7 +259,7 @@ class PreparedBoosting(Prepared):
             fed.record(row | look.of(total / number if job.averaged else weights))
             state = {"weights": weights, "total": total, "done": number, "asked": sorted(asked), "told": told}
             await fed.checkpoint(state)
-        if state["asked"] and not state["told"]:
+        if state["asked"] and not state.get("told", True):
             raise DataError(
                 "no member expects any row of the clients: each says that it cannot be, so that nothing tells their weights apart",
                 where="FedBoost.members",

@@ -36,10 +36,12 @@ from .joining import (
     probabilities_of,
 )
 from .private_leaf import DeviceEnsemble
+from .search import SearchRecord
 
 __all__ = [
     "FederatedEnsemble",
     "OptInRows",
+    "count_numbers",
     "join_leaves",
     "join_results",
     "known_leaves",
@@ -91,6 +93,7 @@ class FederatedEnsemble:
         reason: why training ended.
         block: why leaves were not one block: the setting's name; ``""`` if they were.
         device: what a device holds to answer with private columns too, see `PrivateLeaf`; ``None`` without these.
+        search: what it has chosen itself, see `Search`; ``None`` without one.
     """
 
     aggregate: str
@@ -104,6 +107,7 @@ class FederatedEnsemble:
     reason: str = ""
     block: str = ""
     device: DeviceEnsemble | None = field(default=None, repr=False)
+    search: SearchRecord | None = None
 
     @property
     def leaves(self) -> list[nn.Module]:
@@ -355,6 +359,15 @@ def _require_alike(members: Sequence[Any], names: Sequence[str], x: NDArray[Any]
             where="Federated.of",
             remedy="join models of the same classes",
         )
+
+
+def count_numbers(model: Any) -> int:
+    """Return how many numbers a model of PyTorch trains.
+
+    Args:
+        model: the model, or a function that makes one.
+    """
+    return sum(one.numel() for one in _fresh(model).parameters())
 
 
 def shrinking_widths(inputs: int, outputs: int, most_bytes: int, layers: int = 3) -> tuple[int, ...]:

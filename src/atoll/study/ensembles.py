@@ -39,6 +39,7 @@ class EnsembleArms:
         epsilon: what a user of the ensemble loses: ``leaves``, ``aggregator`` and ``total``; ``None`` where nothing is promised.
         opt_in: how many users gave their rows to the server.
         folder: the study's folder, with a run folder for each training and seed.
+        search: what the ensemble of the first seed has chosen itself, see `atoll.ensemble.SearchRecord`; empty without a search.
     """
 
     values: Mapping[str, Mapping[str, Mapping[int, float]]]
@@ -46,6 +47,7 @@ class EnsembleArms:
     epsilon: Mapping[str, float | None]
     opt_in: int
     folder: Path = field(repr=False)
+    search: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def scores(self) -> dict[str, dict[str, float]]:
@@ -165,7 +167,9 @@ def compare_ensemble(
     for arm in sorted(name for name, found in told.items() if isinstance(found, Mapping) and "auc" in found):
         values[arm] = _scores_of(joined, f"{arm}/")
     parameters = {arm: _count(model) for arm, model in models.items()}
-    made = EnsembleArms(values, {**parameters, _ENSEMBLE: told["parameters"]}, told["epsilon"], len(away), root)
+    made = EnsembleArms(
+        values, {**parameters, _ENSEMBLE: told["parameters"]}, told["epsilon"], len(away), root, told.get("search", {})
+    )
     if folder is None:
         weakref.finalize(made, shutil.rmtree, root, ignore_errors=True)
     return made

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from atoll.ensemble import ClusterRule
     from atoll.study import EnsembleArms
 
+_AUTO = (1, 2, 4, 8)
+"""Numbers of leaves among which ``auto`` chooses."""
 _ARMS = ("baseline", "wide", "opt_in_alone", "mean", "median", "max", "weights", "over_arch", "gate", "own_leaf")
 
 
@@ -29,8 +31,8 @@ Cluster = Annotated[
     str,
     typer.Option(
         "--cluster",
-        help="Whose users train one leaf: a column, which is then no input; random:C; kmeans:C of the users' mean inputs, or kmeans:C:COLUMN,… of columns that are then no inputs.",
-        metavar="COLUMN|random:C|kmeans:C",
+        help="Whose users train one leaf: a column, which is then no input; random:C; kmeans:C of the users' mean inputs, or kmeans:C:COLUMN,… of columns that are then no inputs. With auto for C, opt-in users judge 1, 2, 4 and 8 leaves; wide is then as wide as the most of them.",
+        metavar="COLUMN|random:C|kmeans:C|kmeans:auto",
     ),
 ]
 Rounds = Annotated[int, typer.Option("--rounds", help="Rounds of every training.", min=1)]
@@ -85,14 +87,13 @@ def command(
     """Train a small model for each cluster of users, join them, and compare with one model of all."""
     from atoll.algorithms import FedAvg
     from atoll.data import DataTable
-    from atoll.ensemble.clusters import form_clusters
     from atoll.mechanisms import CentralDP
     from atoll.models import mlp
     from atoll.runs.config import job_class
     from atoll.study import compare_ensemble
 
     table = DataTable.read(data, drop=drop or (), text=[user], **options.plain())
-    rule, aside = _rule_of(cluster, table, (user, label), seed)
+    rule, aside, automatic = _rule_of(cluster, table, (user, label), seed)
     islands = _islands_of(table, user, label, aside, (test, seed))
     features, classes = len(islands.about.features), max(2, islands.classes or 2)
     privacy = None if epsilon is None else CentralDP(epsilon=epsilon, delta=delta, clip=clip)
@@ -103,9 +104,8 @@ def command(
         rounds=rounds,
         privacy=privacy,
     )
-    kind: Any = job_class("ensemble")
-    job = kind(clusters=rule, leaf=leaf, opt_in=opt_in, aggregate="gate" if opt_in else "over_arch", seed=seed)
-    leaves = len(form_clusters(rule, islands).names)
+    job = _job_of(rule, leaf, opt_in, seed, automatic)
+    leaves = job.prepare(islands).most_leaves
     found = compare_ensemble(
         job,
         islands,
@@ -114,12 +114,25 @@ def command(
         parallel=1 if seeds == 1 else None,
         tell=lambda line: None,
     )
-    told = _scores_of(found, several=seeds > 1) | {"leaves": leaves, "users": len(islands), "opt_in": found.opt_in}
+    told = _scores_of(found, several=seeds > 1)
+    told |= {"leaves": found.search.get("clusters", leaves), "users": len(islands), "opt_in": found.opt_in}
+    told |= {"search": dict(found.search)} if automatic else {}
     told["left_out"] = _split_columns(table, (user, label, *aside))[0]
     if html is not None:
         output_of(context).note(f"Page: {found.report(html)}")
     output_of(context).give(told, _table(found, told["left_out"]))
     return 0
+
+
+def _job_of(rule: ClusterRule, leaf: Any, opt_in: float, seed: int, automatic: bool) -> Any:
+    """Return the ensemble of these leaves, which chooses their number itself if that is automatic."""
+    from atoll.ensemble import Search
+    from atoll.runs.config import job_class
+
+    kind: Any = job_class("ensemble")
+    search = Search(clusters=_AUTO) if automatic else None
+    aggregate = "gate" if opt_in else "over_arch"
+    return kind(clusters=rule, leaf=leaf, opt_in=opt_in, aggregate=aggregate, seed=seed, search=search)
 
 
 def _scores_of(found: Any, *, several: bool) -> dict[str, Any]:
@@ -133,8 +146,10 @@ def _scores_of(found: Any, *, several: bool) -> dict[str, Any]:
     return told
 
 
-def _rule_of(said: str, table: DataTable, besides: tuple[str, str], seed: int) -> tuple[ClusterRule, tuple[str, ...]]:
-    """Return the rule, and the columns that are then no inputs.
+def _rule_of(
+    said: str, table: DataTable, besides: tuple[str, str], seed: int
+) -> tuple[ClusterRule, tuple[str, ...], bool]:
+    """Return the rule, the columns that are then no inputs, and whether the number of leaves is to be chosen.
 
     Raises:
         ConfigError: the text says no rule.
@@ -149,25 +164,26 @@ def _rule_of(said: str, table: DataTable, besides: tuple[str, str], seed: int) -
             remedy="cluster by a public column, or by random:4",
         )
     if said in table:
-        return AttributeClusters(_stored(said)), (said,)
+        return AttributeClusters(_stored(said)), (said,), False
     kind, _, rest = said.partition(":")
     count, _, names = rest.partition(":")
-    if kind not in ("random", "kmeans") or not count.isdecimal() or (names and kind == "random"):
+    automatic = count == "auto"
+    if kind not in ("random", "kmeans") or not (automatic or count.isdecimal()) or (names and kind == "random"):
         raise ConfigError(
             f"--cluster {said!r} is no column.{nearest(said, table.columns)}",
-            remedy="name a column, or use random:4, kmeans:4 or kmeans:4:age,city",
+            remedy="name a column, or use random:4, kmeans:4, kmeans:auto or kmeans:4:age,city",
         )
+    leaves = 1 if automatic else int(count)
     if kind == "random":
-        return RandomClusters(int(count), seed=seed), ()
+        return RandomClusters(leaves, seed=seed), (), automatic
     own = tuple(name for name in names.split(",") if name)
     if besides[1] in own:
         raise CompositionError(
             f"--cluster {said!r} names the label, which is private",
             remedy="cluster by public columns, or by random:4",
         )
-    return CentroidClusters(
-        int(count), [_stored(name) for name in own or _split_columns(table, besides)[1]], seed=seed
-    ), own
+    columns = [_stored(name) for name in own or _split_columns(table, besides)[1]]
+    return CentroidClusters(leaves, columns, seed=seed), own, automatic
 
 
 def _stored(name: str) -> str:
@@ -267,6 +283,8 @@ def _table(found: EnsembleArms, left_out: list[str]) -> PlainTable:
             table.add_row(name, f"{one['auc']:.4f}", f"{one['accuracy']:.4f}", more)
     if found.epsilon["total"] is not None:
         table.add_row("epsilon of a user", f"{found.epsilon['total']:.4g}", "", "")
+    if found.search:
+        table.add_row(str(found.search["why"]), "", "", "")
     if left_out:
         table.add_row(f"no inputs, for they hold words: {', '.join(left_out)}", "", "", "")
     return table
