@@ -39,16 +39,36 @@ _WITHIN = 4.0
 _SEGMENTS, _RANDOM = "Clusters are the segments", "Clusters are random"
 
 
-def segments_of(seed: int, users: int = 240, segments: int = 4, inputs: int = 8, rows: int = 40) -> Islands:
-    """Return users of segments, of whose rows a quarter is for tests: ``x = .7 mu_s + noise``, and ``logit = 1.5 (x - .7 mu_s) w_s``."""
+def segments_of(
+    seed: int,
+    users: int = 240,
+    segments: int = 4,
+    inputs: int = 8,
+    rows: int = 40,
+    apart: float = 0.7,
+    differ: float = 1.0,
+) -> Islands:
+    """Return users of segments, of whose rows a quarter is for tests: ``x = apart mu_s + noise``, and ``logit = 1.5 (x - apart mu_s) w_s``.
+
+    Args:
+        seed: of the draw.
+        users: how many.
+        segments: how many.
+        inputs: features of a row.
+        rows: of each user.
+        apart: how far the segments' rows lie apart.
+        differ: how far their slopes differ: ``w_s = differ w'_s + sqrt(1 - differ^2) w``, with ``w`` of all segments.
+    """
     draw = np.random.default_rng(seed)
     means, slopes = draw.normal(size=(segments, inputs)), draw.normal(size=(segments, inputs))
+    if differ < 1:
+        slopes = differ * slopes + np.sqrt(1 - differ**2) * np.random.default_rng([seed, 1]).normal(size=inputs)
     made = []
     for user in range(users):
         s = user % segments
         own = draw.normal(size=(rows, inputs))
         chance = 1 / (1 + np.exp(-1.5 * own @ slopes[s]))
-        x, y = (0.7 * means[s] + own).astype(np.float32), (draw.random(rows) < chance).astype(np.int64)
+        x, y = (apart * means[s] + own).astype(np.float32), (draw.random(rows) < chance).astype(np.int64)
         made.append({"x": x, "y": y, "segment": np.full(rows, s)})
     columns = {name: np.concatenate([one[name] for one in made]) for name in made[0]}
     return hold_out_quarter(np.repeat(np.arange(users), rows), columns)
