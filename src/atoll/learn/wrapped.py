@@ -209,11 +209,26 @@ class Drawing(Wrapped):
 
 
 def dry_reply(
-    algorithm: Algorithm, params: Tree, phase: str | None = None, examples: float = 1.0, steps: float = 1.0
+    algorithm: Algorithm,
+    params: Tree,
+    phase: str | None = None,
+    examples: float = 1.0,
+    steps: float = 1.0,
+    broadcast: Tree | None = None,
 ) -> dict[str, Aggregate]:
-    """Return what a client would reply in a phase (by default the last) after no step, to check a composition before any client is contacted."""
+    """Return what a client would reply in a phase (by default the last) after no step, to check a composition before any client is contacted.
+
+    Args:
+        algorithm: what the client runs.
+        params: the model.
+        phase: the phase.
+        examples: rows of the client.
+        steps: steps that count.
+        broadcast: what the client has got; by default what a server sends that has just begun.
+    """
     phase = algorithm.phases[-1] if phase is None else phase
-    broadcast, client = algorithm.broadcast(algorithm.init(params), phase), None
+    broadcast = algorithm.broadcast(algorithm.init(params), phase) if broadcast is None else broadcast
+    client = None
     reply: dict[str, Aggregate] = {}
     for part in facet(algorithm, Phased).passes(phase):
         client = facet(part, Stateful).client_init(params) if client is None else client

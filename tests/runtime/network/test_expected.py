@@ -20,8 +20,10 @@ from atoll.core.requests.request import PartialSum, ReplyForm, Request, weight_b
 from atoll.core.requests.task import task
 from atoll.core.requests.wire import pack_folded
 from atoll.data import Dataset, Islands
+from atoll.labels import FADA
 from atoll.runtime.network.replies import ReplyTable
 from atoll.runtime.network.validation import limits_of, majority, measures, outlying, require_expected
+from tests.support.adaptation_toys import federation, network, trained
 
 SIZES = (7, 12, 20)
 
@@ -106,6 +108,16 @@ def test_running_statistics_metrics_of_a_loop_and_reports(checked: list[str]) ->
     ):
         job = atoll.Training(model=model, algorithm=A.FedAvg(lr=0.1), selection=selection, rounds=2)
         atoll.simulate(job, islands(), engine="inline")
+
+
+def test_replies_that_follow_from_earlier_phases(checked: list[str]) -> None:
+    """FADA's clients train against discriminators that the server has made in the phases before."""
+    data = federation(sizes=SIZES, targets=(2,))
+    target = data.shard(2).dataset()
+    hidden = Dataset({"x": target.x, "y": target.y * 0, "labelled": np.zeros(len(target), bool)})
+    sources = Islands.from_datasets({f"source {i}": data.shard(i).dataset() for i in range(2)})
+    method = FADA(base=A.FedAvg(lr=0.1, batch_size=None, steps=1), rows=20, judge_steps=2)
+    trained(method, network(), sources.with_others({"target": hidden}), rounds=1)
 
 
 # ---------------------------------------------------------------------- what is not expected

@@ -92,11 +92,11 @@ def seen_of(number: int, combined: Combined, own: Callable[[str], Tree]) -> Seen
 # ---------------------------------------------------------------- the invitation
 
 
-def reply_bytes(context: Context, state: Tree, phase: str) -> int:
-    """Return bytes of a client's reply in a phase, from a dry run without a step, so that a device model knows them beforehand. Reports are extra."""
+def reply_bytes(context: Context, state: Tree, phase: str, broadcast: Tree | None = None) -> int:
+    """Return bytes of a client's reply in a phase, from a dry run without a step, so that a device model knows them beforehand. Reports are extra; for ``broadcast`` see `reply_form`."""
     chain: Chain = context.chain(state, phase)
     public = chain.public(Rng(0))
-    reply = dry_reply(context.local_algorithm, state["server"]["params"], phase)
+    reply = dry_reply(context.local_algorithm, state["server"]["params"], phase, broadcast=broadcast)
     wires = {}
     for name, aggregate in chain.leaving(reply).items():
         sent = chain.rehearse_send(name, aggregate, public, Rng(0))
@@ -246,7 +246,13 @@ class Inviter:
         return M.nbytes({key_of(name): {"kind": "parts", "value": v, "weight": 1.0} for name, v in told.items()})
 
 
-def reply_form(context: Context, state: Tree, phase: str, reports: Mapping[str, Any] | None = None) -> ReplyForm:
+def reply_form(
+    context: Context,
+    state: Tree,
+    phase: str,
+    reports: Mapping[str, Any] | None = None,
+    broadcast: Tree | None = None,
+) -> ReplyForm:
     """Return the form of a client's reply in a phase.
 
     Args:
@@ -254,10 +260,11 @@ def reply_form(context: Context, state: Tree, phase: str, reports: Mapping[str, 
         state: a server's state, with ``"server"`` and ``"buffers"``; only the form of its model matters.
         phase: the phase.
         reports: the reports that were asked for: name -> options.
+        broadcast: what clients get, where replies of a phase follow from what earlier phases have left at the server.
     """
     algorithm, params, buffers = context.local_algorithm, state["server"]["params"], state.get("buffers")
-    one, three = (dry_reply(algorithm, params, phase, examples) for examples in (1.0, 3.0))
-    later = dry_reply(algorithm, params, phase, 3.0, steps=2.0)
+    one, three = (dry_reply(algorithm, params, phase, examples, broadcast=broadcast) for examples in (1.0, 3.0))
+    later = dry_reply(algorithm, params, phase, 3.0, steps=2.0, broadcast=broadcast)
     optional: dict[str, Aggregate | None] = {
         key_of(name): _report(name, told) for name, told in (reports or {}).items()
     }

@@ -6,6 +6,7 @@ parameters that went out with it, and their sum is decoded under these.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 from dataclasses import dataclass, replace
@@ -365,6 +366,7 @@ class Phases:
             terms["quorum"] = len(self.fed.parties)
         if context.selection.picks:
             terms["accept"] = lambda arrived: context.selection.take(arrived, size, state["selection"])
+        broadcast = functools.cache(lambda: context.algorithm.broadcast(state["server"], phase))
         combined = await self.fed.sum(
             self.invited,
             self.context.learner.train,
@@ -373,8 +375,8 @@ class Phases:
             reducer=context.reducer,
             at=(state["contacts"], phase),
             down=sizes,
-            up=lambda: reply_bytes(context, state, phase),
-            expects=lambda: reply_form(context, state, phase, message.get("reports")),
+            up=lambda: reply_bytes(context, state, phase, broadcast()),
+            expects=lambda: reply_form(context, state, phase, message.get("reports"), broadcast()),
             **terms,
         )
         return combined if context.aggregation.noisy else require_examples(combined)
