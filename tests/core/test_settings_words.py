@@ -105,7 +105,7 @@ def required(kind: Any) -> dict[str, Any]:
         "NbAFL": clipped, "ShuffledDP": {"local": LaplaceLDP(epsilon=1.0, clip=1.0), "shuffler": "reducer", "epsilon": 1.0, "delta": 1e-5}, "Budget": {"epsilon": 1.0},
         "CountNoise": {"multiplier": 1.0}, "LatticeNoise": {"multiplier": 1.0, "clip": 1.0, "step": 0.1}, "BloomEncoding": {"columns": ("name",)},
         "Linkage": {"columns": ("name",)}, "AlignmentPlan": {"columns": ("id",), "roles": ("a", "b")}, "DataSummary": {"size": 2, "epsilon": 1.0},
-        "PrADA": {"groups": [[0]]},
+        "PrADA": {"groups": [[0]]}, "Search": {"retrain": 1},
     }  # fmt: skip
     return needed.get(kind.__name__, {})
 
