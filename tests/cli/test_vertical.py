@@ -460,7 +460,7 @@ def test_a_kept_model_predicts_new_rows_in_the_order_asked(files, asked, tmp_pat
     Path(shop).write_text(whole + whole.splitlines()[1] + "\n", encoding="utf-8")  # the host has a key twice by now
     assert "keys stand in several rows" in predict(3)["error"]["what"]
     Path(shop).write_text(whole, encoding="utf-8")
-    assert sorted(file.name for file in (kept / "results" / "bank").iterdir()) == ["vertical-model.msg", "vertical-outcome.msg"]  # fmt: skip
+    assert sorted(file.name for file in (kept / "results" / "bank").glob("*.msg")) == ["vertical-model.msg", "vertical-outcome.msg"]  # fmt: skip
     assert run(["vertical", bank, shop, "--folder", str(kept), "--json"]) == 2
     assert "is not empty" in capsys.readouterr().out
 
