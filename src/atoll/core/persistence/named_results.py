@@ -29,6 +29,9 @@ __all__ = ["MARK", "NamedResult", "NamedResults", "file_of", "place_of", "requir
 MARK = "//@"
 """Separates a scope's slot from the name of a result, in the slot that keeps it until the job has ended."""
 
+_ONE_WRITER = threading.Lock()
+"""Jobs of one process write records held in memory one after the other. It is not the results' own, which travel to other processes and cannot take a lock along."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -134,7 +137,6 @@ class NamedResults:
         self.folder = folder
         self.job = job
         self._held: dict[tuple[str, str], Tree] = {}
-        self._one = threading.Lock()
 
     def put(self, party: str, name: str, value: Tree, *, at_once: bool = False) -> None:
         """Store a result; durable when this returns.
@@ -150,7 +152,7 @@ class NamedResults:
             PolicyError: it is a record that would lose something, which another job may have written meanwhile.
         """
         if self.folder is None:
-            with self._one:
+            with _ONE_WRITER:
                 if at_once and (party, name) in self._held:
                     require_grown({"value": self._held[party, name]}, value, party, name)
                 self._held[party, name] = value
