@@ -60,6 +60,11 @@ def secret(island: Any, message: Any) -> Any:
     return {"token": atoll.Sum(np.int64(island.secret.bytes(1)[0])), "rows": atoll.Sum(np.int64(len(island.data)))}
 
 
+@atoll.task
+def counted_rows(island: Any, message: Any) -> Any:
+    return {"rows": atoll.Mean(np.float64(len(island.data)), examples=1)}
+
+
 async def counting(fed: Any) -> Any:
     state = await fed.restore({"found": []})
     while len(state["found"]) < 3:
@@ -434,6 +439,17 @@ ERRORS: dict[str, tuple[Any, str]] = {
     "no job": (at(lambda fed: None, 3), "3 is neither a job nor a program"),
     "a class": (at(lambda fed: None, ProgramJob), "is neither a job nor a program"),
 }
+
+
+def test_a_program_brings_the_party_that_its_reducer_needs():
+    class Counted:
+        reducer = atoll.reducers.TwoServers()
+
+        async def __call__(self, fed):
+            return float((await fed.sum(fed.parties, counted_rows, reducer=self.reducer))["rows"])
+
+    for found in (atoll.simulate(Counted(), ISLANDS), atoll.simulate(ProgramJob(Counted), ISLANDS).outcome):
+        assert found == pytest.approx(np.mean(ISLANDS.sizes))
 
 
 @pytest.mark.parametrize("name", ERRORS)

@@ -15,7 +15,7 @@ from atoll.core.requests.policy import SitePolicy
 from atoll.core.world import World
 from atoll.engines import ENGINES
 from atoll.privacy import Budget, Demand, spent
-from atoll.reducers import SecureAggregation
+from atoll.reducers import Enclave, Encrypted, SecureAggregation, TwoServers
 from atoll.simulation import run_in
 from atoll.statistics import Statistics
 from tests.support.patients import SHARES, described, frames, require_pooled
@@ -39,6 +39,14 @@ def test_secure_sums_give_the_answer_of_all_rows(pooled: pd.DataFrame) -> None:
     np.testing.assert_allclose(matrix, pooled[list(names)].corr(), rtol=1e-7, atol=1e-10)
     assert found.sites == {}
     assert any("the server sees only sums (SecureAggregation)" in line for line in found.withheld)
+
+
+@pytest.mark.parametrize("reducer", [TwoServers(), Enclave(), Encrypted()], ids=lambda one: type(one).__name__)
+def test_a_reducer_brings_the_party_that_it_needs(pooled: pd.DataFrame, reducer: Any) -> None:
+    """A second server, an enclave or a key holder takes part by itself, and the numbers are those of all rows."""
+    found = described(**{**MASKED, "columns": ["age"], "categories": {}, "reducer": reducer}, bins=3)
+    assert found["age"].count == pooled.age.count()
+    assert found["age"].mean == pytest.approx(pooled.age.mean())
 
 
 def test_a_secure_quantile_is_near_without_further_contacts(pooled: pd.DataFrame) -> None:

@@ -10,7 +10,7 @@ import pytest
 import atoll
 from atoll.core.errors import AtollError, CompositionError, ConfigError, DataError
 from atoll.data import Dataset, Islands
-from atoll.reducers import SecureAggregation
+from atoll.reducers import SecureAggregation, TwoServers
 from atoll.secure import FixedPoint
 from atoll.testing import Timetable
 from atoll.trees import Trees, model_file
@@ -196,6 +196,13 @@ def test_with_too_few_parties_there_are_no_trees():
 def test_masked_sums_grow_the_same_trees():
     masked = SecureAggregation(codec=FixedPoint(value_bits=40, weight_bits=0, value_range=1024.0))
     plain, hidden = grow(rounds=2).outcome, grow(rounds=2, reducer=masked).outcome
+    np.testing.assert_allclose(hidden.margins(X), plain.margins(X), atol=1e-4)
+
+
+def test_two_servers_grow_the_same_trees():
+    """The second server takes part by itself."""
+    servers = TwoServers(codec=FixedPoint(value_bits=40, weight_bits=0, value_range=1024.0))
+    plain, hidden = grow(rounds=1).outcome, grow(rounds=1, reducer=servers).outcome
     np.testing.assert_allclose(hidden.margins(X), plain.margins(X), atol=1e-4)
 
 

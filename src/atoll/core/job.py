@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .requests.task import Task
 
 __all__ = [
-    "EDGE", "InnerJob", "Job", "Prepared", "as_job", "declare_jobs", "declared_jobs", "every_job", "members_of", "name_of", "others_of", "prepare_jobs", "prepared", "register_prepared",
+    "EDGE", "InnerJob", "Job", "Prepared", "as_job", "declare_jobs", "declared_jobs", "every_job", "members_of", "name_of", "others_of", "others_of_reducer", "prepare_jobs", "prepared", "register_prepared",
 ]  # fmt: skip
 
 EDGE = "edge"
@@ -197,9 +197,9 @@ class Job:
         return None
 
     def others(self, n: int) -> Mapping[str, str]:
-        """The parties that the job needs in addition to ``n`` clients: maps a name to a role."""
+        """The parties that the job needs in addition to ``n`` clients: maps a name to a role; by default those of its ``reducer``, if it has one."""
         del n
-        return {}
+        return others_of_reducer(self)
 
     def helpers(self) -> Mapping[str, str]:
         """Those of ``others`` that need a site of their own between organisations: name -> role.
@@ -414,7 +414,7 @@ class _GivenProgram(Job):
         return (self.kind, declared_name(whole if hasattr(whole, "__qualname__") else type(whole)))
 
     def others(self, n: int) -> Mapping[str, str]:
-        return {**others_of(self.jobs(), n), **dict(getattr(self.program, "others", {}))}
+        return {**others_of(self.jobs(), n), **others_of_reducer(self.program), **dict(getattr(self.program, "others", {}))}  # fmt: skip
 
     def jobs(self) -> Mapping[str, tuple[Job, tuple[str, ...] | None]]:
         return declared_jobs(self.program)
@@ -429,6 +429,11 @@ class _GivenPrepared(Prepared):
 
     async def program(self, fed: Any) -> Any:
         return await self.run(fed)
+
+
+def others_of_reducer(whole: Any) -> dict[str, str]:
+    """The further parties that the ``reducer`` of a job or a program needs, such as a key holder: name -> role; none without a reducer."""
+    return dict(getattr(getattr(whole, "reducer", None), "others", {}))
 
 
 def others_of(jobs: Mapping[str, tuple[Job, tuple[str, ...] | None]], n: int) -> dict[str, str]:

@@ -197,11 +197,6 @@ class FedBoost(Checked, Job):
         """The number of rounds."""
         return self.rounds
 
-    def others(self, n: int) -> Mapping[str, str]:
-        """The parties that the reducer needs."""
-        del n
-        return {} if self.reducer is None else dict(self.reducer.others)
-
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Return who sees members, weights and slopes."""
         count = clients if data is None else len(data)

@@ -116,11 +116,6 @@ class FedMD(Checked, Job):
         """The number of rounds."""
         return self.rounds
 
-    def others(self, n: int) -> Mapping[str, str]:
-        """The parties that the reducer needs."""
-        del n
-        return {} if self.reducer is None else dict(self.reducer.others)
-
     def explain(self, data: Any = None, clients: int = 0) -> Explanation:
         """Return who sees the answers to public rows."""
         count = clients if data is None else len(data)
@@ -329,9 +324,8 @@ class PreparedAnswers(Prepared):
         """Keep a client's model as its private state, and between organisations as a result that stays, and return its answers to public rows."""
         model = {name: value.numpy().copy() for name, value in made.state_dict().items()}
         island.state = {"seed": seed, "model": model}
-        if (
-            island.remote
-        ):  # in every round: a site that lets no result stay takes no part, instead of training for nothing
+        # In every round: a site that lets no result stay takes no part, instead of training for nothing.
+        if island.remote:
             island.leave(KEPT_MODEL, model)
         return {"answers": Mean(answer_rows(made.eval(), np.asarray(rows), "FedMD.rows").float().numpy())}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from atoll.core import message
 from atoll.core.addresses import declared_name
 from atoll.core.errors import ConfigError, MessageError
-from atoll.core.job import EDGE, Job, Prepared, declared_jobs, members_of, others_of, prepare_jobs
+from atoll.core.job import EDGE, Job, Prepared, declared_jobs, members_of, others_of, others_of_reducer, prepare_jobs
 from atoll.core.persistence.files import as_json
 from atoll.core.rooms import Own
 from atoll.core.validation import Checked, require_parts
@@ -124,8 +124,9 @@ class ProgramJob(Checked, Job):
         return (*super().names(), _name(program))
 
     def others(self, n: int) -> Mapping[str, str]:
-        """The further parties that the program names."""
-        return {**others_of(self.jobs(), n), **dict(getattr(self._made[1], "others", {}))}
+        """The further parties that the program names, or that its reducer needs."""
+        made = self._made[1]
+        return {**others_of(self.jobs(), n), **others_of_reducer(made), **dict(getattr(made, "others", {}))}
 
     def jobs(self) -> Mapping[str, tuple[Job, tuple[str, ...] | None]]:
         """The jobs that the program declares, by scope."""
@@ -165,7 +166,7 @@ class ProgramJob(Checked, Job):
             found = self.others(1)
         else:
             inside = others_of(declared_jobs(self.program), 1)
-            found = {**inside, **dict(named or {})}
+            found = {**inside, **others_of_reducer(self.program), **dict(named or {})}
         return {name: role for name, role in found.items() if role != EDGE}
 
     def prepare(self, data: Any) -> Prepared:
@@ -182,7 +183,7 @@ class _AsGiven:
     def __init__(self, program: Callable[[Federation], Awaitable[Any]]) -> None:
         self.whole = program
         self.tasks = tuple(getattr(program, "tasks", ()))
-        self.others = dict(getattr(program, "others", {}))
+        self.others = {**others_of_reducer(program), **dict(getattr(program, "others", {}))}
         self.jobs = getattr(program, "jobs", None)
         self.releases = getattr(program, "releases", None)
 
