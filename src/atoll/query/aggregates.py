@@ -93,9 +93,8 @@ class Addend:
             return split_words(int(Fraction(near or 0) * 10**self.scale) + (int(high or 0) << 64) + int(low or 0), ADDENDS["wide"])  # fmt: skip
         if self.kind == "real":
             total, odd = float(row[0] or 0.0), [int(one or 0) for one in row[1:]]
-            if not math.isfinite(
-                total
-            ):  # finite values, whose sum leaves the range: an error would tell of this site's own
+            # The sum of finite values leaves the range: an error would tell of this site's own.
+            if not math.isfinite(total):
                 odd[0 if math.isnan(total) else 1 if total > 0 else 2] += 1
                 total = 0.0
             return [*odd, *split_words(_in_units(Fraction(total)), _WIDE)]

@@ -16,7 +16,7 @@ from atoll.core.errors import ConfigError, nearest
 from atoll.core.extras import need
 
 from .databases.silo import quote
-from .statement import BEGIN, Catalog, parse_statement, set_params
+from .statement import BEGIN, Catalog, parse_statement, set_params, without_explain
 
 __all__ = ["KeptRelation", "KeptRelations", "read_command"]
 
@@ -24,7 +24,6 @@ _CREATE = re.compile(r'(explain(?:\s+analyze)?\s+)?create\s+(or\s+replace\s+)?(t
 _DROP = re.compile(r'drop\s+table\s+(if\s+exists\s+)?(?:"(\w+)"|(\w+))\s*;?\s*', re.I)
 _SHOW = re.compile(r"show\s+tables\s*;?\s*", re.I)
 _DESCRIBE = re.compile(r'(?:describe|desc)\s+(?:"(\w+)"|(\w+))\s*;?\s*', re.I)
-_EXPLAIN = re.compile(r"explain(?:\s+analyze)?\s+", re.I)
 _WITH = re.compile(r"with\s+", re.I)
 
 Ask = Callable[..., Any]
@@ -225,16 +224,13 @@ class KeptRelations:
 
     def write_out(self, text: str) -> tuple[str, list[str]]:
         """A statement with the relations that it reads written out, and which these are."""
-        start = BEGIN.match(text).end()  # type: ignore[union-attr]  # it matches nothing at least
-        found = _EXPLAIN.match(text, start)
-        start = found.end() if found else start
-        body = text[start:]
+        body, _ = without_explain(text)
         reads = self.find_reads(body)
         if not reads:
             return text, []
         own = _WITH.match(body)
         return (
-            f"{text[:start]}{_written(self._parts_of(reads))}{', ' + body[own.end() :] if own else ' ' + body}",
+            f"{text.removesuffix(body)}{_written(self._parts_of(reads))}{', ' + body[own.end() :] if own else ' ' + body}",
             reads,
         )
 

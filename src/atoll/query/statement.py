@@ -31,6 +31,7 @@ __all__ = [
     "set_params",
     "shadow",
     "unite_schemas",
+    "without_explain",
     "with_declared",
 ]
 
@@ -275,7 +276,7 @@ def _parsed(
     del rules  # a rule that has been added since is a new way to read the same text
     sqlglot = need("sqlglot", "sql", "SQL over silos")
     catalog = Catalog({table: dict(columns) for table, *columns in key}, {table: dict(found) for table, *found in points}, partial, dict(vertical))  # fmt: skip
-    body, explain = _without_explain(text)
+    body, explain = without_explain(text)
     _require_query(body, len(text) - len(body), text)
     try:
         trees = [tree for tree in sqlglot.parse(body, dialect="duckdb") if tree is not None]
@@ -312,7 +313,8 @@ def _plain_text(tree: Any, body: str, *, anew: bool) -> str:
     return str(tree.sql("duckdb")) if anew or "--" in body or "/*" in body else body.strip().removesuffix(";").rstrip()
 
 
-def _without_explain(text: str) -> tuple[str, str]:
+def without_explain(text: str) -> tuple[str, str]:
+    """What stands behind EXPLAIN and what may precede it, and ``"explain"``, ``"analyze"`` or nothing."""
     start = text[BEGIN.match(text).end() :]  # type: ignore[union-attr]  # it matches nothing at least
     found = _EXPLAIN.match(start)
     return (start[found.end() :], "analyze" if found[1] else "explain") if found else (start, "")

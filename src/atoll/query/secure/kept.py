@@ -112,7 +112,7 @@ def define_relation(text: str, relation: str) -> str:
     common = tree.args.get("with_")
     defined = {one.alias.lower(): one.this for one in common.expressions} if common else {}
     if relation not in defined:
-        raise ConfigError(f"the statement does not say what {relation} is", where="sql", remedy="write WITH … AS MATERIALIZED (SELECT …) before it, as CREATE TEMP TABLE does")  # fmt: skip
+        raise _undefined(relation)
     found: dict[str, str] = {}
 
     def visit(name: str) -> None:
@@ -124,6 +124,10 @@ def define_relation(text: str, relation: str) -> str:
 
     visit(relation)
     return hashlib.blake2b(repr(list(found.items())).encode(), digest_size=16).hexdigest()
+
+
+def _undefined(relation: str) -> ConfigError:
+    return ConfigError(f"the statement does not say what {relation} is", where="sql", remedy="write WITH … AS MATERIALIZED (SELECT …) before it, as CREATE TEMP TABLE does")  # fmt: skip
 
 
 # ---------------------------------------------------------------- the planner
@@ -172,7 +176,7 @@ class KeptPlanner(SecurePlanner):
         self.barriers = frozenset(name for name, one in defined.items() if one.args.get("materialized"))
         missing = next((name for name in sorted({*held, *filter(None, [creates])}) if name not in self.barriers), None)
         if missing is not None:
-            raise ConfigError(f"the statement does not say what {missing} is", where="sql", remedy="write WITH … AS MATERIALIZED (SELECT …) before it, as CREATE TEMP TABLE does")  # fmt: skip
+            raise _undefined(missing)
         apart = set(self.barriers)
         for name, one in defined.items():  # a WITH reads those before it alone
             if any(table.name in apart for table in one.find_all(_tables())):

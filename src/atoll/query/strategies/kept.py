@@ -41,7 +41,7 @@ from ..events import append_event
 from ..local import plan_of, silo_of
 from ..secure.costs import measure_extents, relayed_nbytes
 from ..secure.kept import KeptTables, define_relation, held_relations, kept_planner, tables_below, to_kept
-from ..secure.operators import KeptRows, LeafRows, SecurePlan, list_leaves, prune_held, walk_operators
+from ..secure.operators import KeptRows, SecurePlan, list_leaves, prune_held
 from ..secure.plan import make_row_plan
 from ..statement import parse_statement
 from .smcql import (
@@ -54,6 +54,7 @@ from .smcql import (
     promised_of,
     require_size,
     send_leaves,
+    shown_operators,
 )
 from .strategy import Choice, PlanStep, QueryAnswer, known_strategies, promise_min_count
 
@@ -559,11 +560,10 @@ class KeptSmcql(Smcql):
     def steps(self, plan: SecurePlan) -> Sequence[PlanStep]:
         """The steps of a plan: what lies below kept relations is not done again."""
         pruned = prune_held(plan)
-        live = [one for one in dict.fromkeys(walk_operators(pruned.root)) if one.what and not isinstance(one, LeafRows)]
         found = [PlanStep("each site", "plain", leaf.text) for leaf in pruned.leaves]
         if pruned.leaves:
             found.append(PlanStep("each site", "shared", "share these rows, filled up to a power of two, among three parties"))  # fmt: skip
-        for one in live:
+        for one in shown_operators(plan):
             held = isinstance(one, KeptRows) and one.held
             saved = f": about {self.saved(plan, one):,.0f} bytes less than to share and make them anew, for 256 rows of each table at each site" if isinstance(one, KeptRows) and held and plan.statement.explain else ""  # fmt: skip
             found.append(PlanStep("three parties", "kept" if held else "shared", f"{one.what}{saved}"))

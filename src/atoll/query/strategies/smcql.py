@@ -121,6 +121,7 @@ __all__ = [
     "read_arrow",
     "send_leaves",
     "share_rows",
+    "shown_operators",
     "slices_of",
     "write_arrow",
 ]
