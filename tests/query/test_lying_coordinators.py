@@ -14,7 +14,7 @@ from atoll.core.execution.session import LocalPeers
 from atoll.core.federation.federation import Federation
 from atoll.engines.recording import RecordingEngine
 from atoll.query import Query, job
-from atoll.query.strategies import shrinkwrap, smcql, sums
+from atoll.query.strategies import shared_rows, shrinkwrap, sums
 from atoll.query.strategies.strategy import known_strategies, strategy_of, takes_epsilon
 from atoll.runtime.worker.sitedata import load_site_data
 from tests.query.test_shrinkwrap import JOINED, policy_of, small
@@ -353,7 +353,7 @@ def test_the_parties_are_the_first_three_sites(monkeypatch: pytest.MonkeyPatch) 
 
     async def session(fed: Any, roles: Any) -> Any:
         parties = ["s0", "s1", "s3"]
-        make = {name: (smcql.compute_shares, {"me": name}) if name in parties else (smcql.share_rows, {}) for name in roles}  # fmt: skip
+        make = {name: (shared_rows.compute_shares, {"me": name}) if name in parties else (shared_rows.share_rows, {}) for name in roles}  # fmt: skip
         return await plain(fed, {name: (at, make[name][0].with_args(request=job.args["request"], parties=parties, **make[name][1])) for name, (at, job) in roles.items()})  # fmt: skip
 
     monkeypatch.setattr(Federation, "session", session)

@@ -270,7 +270,7 @@ def test_what_a_policy_claims_of_a_key_is_checked() -> None:
 
 
 def test_a_join_without_a_key_is_refused_before_it_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("atoll.query.strategies.smcql.MOST_ROWS", 2303)
+    monkeypatch.setattr("atoll.query.strategies.shared_rows.MOST_ROWS", 2303)
     with keyed([list(range(9))] * 3, [list(range(9))] * 3) as db, pytest.raises(CompositionError, match="2,304 rows, filled up"):  # fmt: skip
         db.sql(PAIRS, strategy="smcql")
 

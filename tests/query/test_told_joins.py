@@ -68,12 +68,12 @@ def test_the_parties_hold_as_many_rows_as_there_are_pairs(monkeypatch: pytest.Mo
     """Of 24 x 24 pairs 24 have equal keys: a join of 23 rows at most is refused when its size is opened, and one of 24 is computed."""
     made = tables(8, 24)
     with connected(made, OPEN) as db, monkeypatch.context() as patch:
-        patch.setattr("atoll.query.strategies.smcql.MOST_ROWS", 24)
+        patch.setattr("atoll.query.strategies.shared_rows.MOST_ROWS", 24)
         assert len(db.sql(STATEMENTS[0].replace("p.age > v.cost", "p.age >= v.cost"), strategy=TOLD)) == 24
         with pytest.raises(CompositionError, match="576 rows, filled up"):
             db.sql(STATEMENTS[0], strategy="smcql")
     with connected(tables(8, 12), OPEN) as db, monkeypatch.context() as patch:
-        patch.setattr("atoll.query.strategies.smcql.MOST_ROWS", 47)
+        patch.setattr("atoll.query.strategies.shared_rows.MOST_ROWS", 47)
         with pytest.raises(CompositionError, match="48 rows, filled up"):
             db.sql(STATEMENTS[0], strategy=TOLD)
 

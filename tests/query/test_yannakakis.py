@@ -145,7 +145,7 @@ def rows(count: int) -> Any:
 
 def test_a_sum_over_a_join_needs_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of two keys is in 6 rows of both tables: 72 pairs, for which the parties would hold 12 x 12 = 144; they add up in tables of 12 rows."""
-    monkeypatch.setattr("atoll.query.strategies.smcql.MOST_ROWS", 48)
+    monkeypatch.setattr("atoll.query.strategies.shared_rows.MOST_ROWS", 48)
     (early,) = require_equal(rows(4), [SUM])
     with connected(sources(rows(4)), POLICY) as db:
         with pytest.raises(CompositionError, match="144 rows, filled up"):

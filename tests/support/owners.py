@@ -14,7 +14,8 @@ from atoll.query.circuits.wires import WireTables
 from atoll.query.local import message_of
 from atoll.query.secure.costs import measure_extents
 from atoll.query.statement import parse_statement
-from atoll.query.strategies.smcql import LocalRows, Smcql, read_answer
+from atoll.query.strategies.shared_rows import LocalRows
+from atoll.query.strategies.smcql import Smcql, read_answer
 from tests.support.plain_gates import PlainGates
 
 __all__ = ["PlainParts", "answer_in_clear"]

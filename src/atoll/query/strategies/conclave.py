@@ -42,7 +42,8 @@ from ..secure.near import refuse_near
 from ..secure.operators import GroupedRows, JoinedRows, Looked, SecurePlan, walk_operators
 from ..secure.plan import make_row_plan
 from ..secure.tables import REPEATED_KEY, SEVERAL_ROWS, SecureTables
-from .smcql import MOST_ROWS, Smcql, compute_answer, local_rows, promised_of, require_size, send_leaves
+from .shared_rows import MOST_ROWS, compute_answer, local_rows, promised_of, require_size, send_leaves
+from .smcql import Smcql
 from .strategy import PlanStep, QueryAnswer, promise_min_count, read_strategy
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """`Smcql` of two owners without a helper: the plan of smcql as one garbled circuit, as SMCQL had it (Bater et al. 2017).
 
-What sites compute by themselves, what they tell beforehand and what they write down is that of `atoll.query.strategies.smcql`. In place of sharing rows among three parties, the first site garbles the circuit of the
+What sites compute by themselves, what they tell beforehand and what they write down is that of `atoll.query.strategies.shared_rows`. In place of sharing rows among three parties, the first site garbles the circuit of the
 plan (`atoll.query.circuits.wires`) and the second one evaluates it (`atoll.secure.garbled`). Rows are sorted by networks, in place of SMCQL's oblivious memory. Nobody but the coordinator reads the
 result: the garbler gives it a word of both labels of each bit, the evaluator one of the label that it has.
 """
@@ -29,20 +29,8 @@ from ..secure.near import refuse_near
 from ..secure.operators import MatchedRows, SecurePlan, walk_operators
 from ..secure.plan import make_secure_plan
 from ..slices import HERE, make_sliced_plan, sliced_rows
-from .smcql import (
-    DIGEST,
-    LocalRows,
-    Smcql,
-    compare_requests,
-    divide_slices,
-    local_rows,
-    own_result,
-    own_rows,
-    promised_of,
-    read_answer,
-    shown_operators,
-    slices_of,
-)
+from .shared_rows import DIGEST, LocalRows, compare_requests, local_rows, own_result, own_rows, promised_of, slices_of
+from .smcql import Smcql, divide_slices, read_answer, shown_operators
 from .strategy import CONTACT_NBYTES, ROLE_NBYTES, PlanStep, QueryAnswer, promise_min_count, read_strategy
 
 if TYPE_CHECKING:

@@ -44,18 +44,8 @@ from ..secure.kept import KeptTables, define_relation, held_relations, kept_plan
 from ..secure.operators import KeptRows, SecurePlan, list_leaves, prune_held
 from ..secure.plan import make_row_plan
 from ..statement import parse_statement
-from .smcql import (
-    DIGEST,
-    MOST_ROWS,
-    LocalRows,
-    Smcql,
-    gather_leaves,
-    hand_out,
-    promised_of,
-    require_size,
-    send_leaves,
-    shown_operators,
-)
+from .shared_rows import DIGEST, MOST_ROWS, LocalRows, gather_leaves, hand_out, promised_of, require_size, send_leaves
+from .smcql import Smcql, shown_operators
 from .strategy import Choice, PlanStep, QueryAnswer, known_strategies, promise_min_count
 
 if TYPE_CHECKING:
@@ -383,7 +373,7 @@ class KeptLocalRows(LocalRows):
 
 
 def kept_rows(island: Any, message: Mapping[str, Any], *, fresh: bool) -> KeptLocalRows:
-    """The rows of a statement at a site; see `atoll.query.strategies.smcql.local_rows`."""
+    """The rows of a statement at a site; see `atoll.query.strategies.shared_rows.local_rows`."""
     silo = silo_of(island.data)
     plan = plan_of(silo, message, _planner(message), "smcql")
     known = silo.kept

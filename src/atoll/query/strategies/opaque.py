@@ -55,17 +55,8 @@ from ..secure.operators import SecurePlan
 from ..secure.plan import make_secure_plan
 from ..secure.tables import REPEATED_KEY
 from ..statement import SOURCE
-from .smcql import (
-    LocalRows,
-    Smcql,
-    local_rows,
-    plain_terms,
-    read_answer,
-    read_arrow,
-    require_size,
-    shown_operators,
-    write_arrow,
-)
+from .shared_rows import LocalRows, local_rows, plain_terms, read_arrow, require_size, write_arrow
+from .smcql import Smcql, read_answer, shown_operators
 from .strategy import CONTACT_NBYTES, ROLE_NBYTES, PlanStep, QueryAnswer, Strategy, promise_min_count
 from .sums import finish_cells
 

@@ -43,8 +43,8 @@ from ..secure.costs import relayed_nbytes, sharing_nbytes
 from ..secure.extents import fill_up
 from ..slices import empty_table
 from .releases import DrawnNumbers, add_noise, find_noised, plan_here, read_cells, release_numbers, wants_shares
-from .smcql import choose_three, promised_of
-from .strategy import CONTACT_NBYTES, ROLE_NBYTES, promise_min_count
+from .shared_rows import promised_of
+from .strategy import CONTACT_NBYTES, ROLE_NBYTES, choose_three, promise_min_count
 
 if TYPE_CHECKING:
     from atoll.core.execution.session import Peers

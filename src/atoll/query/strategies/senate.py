@@ -52,7 +52,7 @@ from ..secure.costs import measure_extents, relayed_nbytes
 from ..secure.operators import SecurePlan
 from ..secure.plan import make_secure_plan
 from .garbled import MOST_ROWS, GarbledSmcql, leaves_of, measure_local
-from .smcql import ROW_BITS, compare_requests, local_rows, promised_of
+from .shared_rows import ROW_BITS, compare_requests, local_rows, promised_of
 from .strategy import HELPER, PlanStep, promise_min_count
 
 if TYPE_CHECKING:

@@ -46,15 +46,8 @@ from ..secure.sensitivity import SizeCut, count_moves, find_size_cuts
 from ..secure.tables import Resize, SecureTables
 from ..secure.work import expect_rows, measure_work
 from .releases import find_release, release_once, require_budget
-from .smcql import (
-    LocalRows,
-    Smcql,
-    compute_answer,
-    plain_terms,
-    promised_of,
-    require_size,
-    send_leaves,
-)
+from .shared_rows import LocalRows, compute_answer, plain_terms, promised_of, require_size, send_leaves
+from .smcql import Smcql
 from .strategy import PlanStep, QueryAnswer, promise_min_count, promise_privacy, read_strategy
 
 if TYPE_CHECKING:

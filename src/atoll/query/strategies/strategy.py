@@ -26,6 +26,7 @@ __all__ = [
     "PlanStep",
     "Strategy",
     "choose_strategy",
+    "choose_three",
     "known_strategies",
     "listed_strategies",
     "permits_strategy",
@@ -179,6 +180,11 @@ class Strategy:
         del sites, helper
         return self
 
+    def choose_parties(self, plan: Any, names: Sequence[str]) -> list[str]:
+        """Who holds the shares, where it shares rows: the first three sites, or two and a helper."""
+        del plan
+        return choose_three(names)
+
     def wants_helper(self, sites: int) -> bool:
         """Whether a simulation adds a party without rows."""
         return self.takes_helper and sites < 3
@@ -278,6 +284,11 @@ class Choice:
     strategy: Strategy
     plan: Any
     rejected: Mapping[str, str] = field(default_factory=dict)
+
+
+def choose_three(sites: Sequence[str]) -> list[str]:
+    """The three parties: the first three sites, or two and a helper."""
+    return list(sites[:3]) if len(sites) > 2 else [*sites, HELPER]
 
 
 def promise_min_count(message: Any) -> Disclosure:
