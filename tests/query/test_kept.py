@@ -18,9 +18,9 @@ from atoll.core.errors import AtollError, CompositionError, ConfigError, PolicyE
 from atoll.core.persistence.named_results import NamedResults
 from atoll.query import Query, QueryPolicy, Silo, SqlConnection
 from atoll.query.events import check_events, read_events
-from atoll.query.kept import KeptRelations, read_command
+from atoll.query.kept_relations import KeptRelations, read_command
 from atoll.query.policy import strictest
-from atoll.query.strategies.kept import STATE
+from atoll.query.strategies.kept_shares import STATE
 from tests.support.silos import TableSource, pooled, same_rows
 
 PEOPLE = {"id": "BIGINT", "ward": "VARCHAR", "age": "BIGINT", "pay": "DECIMAL(9,2)"}

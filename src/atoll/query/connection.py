@@ -23,7 +23,7 @@ from atoll.core.persistence.files import as_json
 from .databases.postgres import PostgresDatabase, is_postgres
 from .databases.silo import Silo, SiloSource, connect_duckdb, quote
 from .job import Query
-from .kept import KeptRelations
+from .kept_relations import KeptRelations
 from .local import source_text
 from .plan import ROW
 from .policy import QueryPolicy, strictest

@@ -22,7 +22,7 @@ from .events import write_event
 from .local import digest_rows, message_of, plan_of, silo_of
 from .policy import strictest
 from .statement import describe_catalog, parse_statement, unite_schemas, with_declared
-from .strategies.kept import KEPT_AS, KEPT_ID, choose_kept, drop_relations, require_kept_strategy
+from .strategies.kept_shares import KEPT_AS, KEPT_ID, choose_kept, drop_relations, require_kept_strategy
 from .strategies.strategy import (
     HELPER,
     Choice,
@@ -200,7 +200,7 @@ class Query(Checked, Job):
         error: how far an answer may be from exact, as a part of each number: 0.05 for 5 %. The cheapest plan that meets it answers; ``None`` for no limit. With an epsilon that is noise on the smallest
             sample.
         confidence: with which probability numbers are within it, and in the intervals that an answer with noise tells.
-        kept: relations that parties keep between statements, each with the id that names it; the statement says by ``WITH … AS MATERIALIZED`` what they are (`atoll.query.kept` writes both).
+        kept: relations that parties keep between statements, each with the id that names it; the statement says by ``WITH … AS MATERIALIZED`` what they are (`atoll.query.kept_relations` writes both).
         creates: the one of these that the statement makes; empty where it reads them.
         drops: whether all parties forget them, in place of an answer.
         helper: between organisations, whether a helper's site without rows takes part: two sites need it to compute on shares. In a simulation it is there by itself for a strategy that always shares rows.

@@ -20,7 +20,7 @@ from atoll.secure.tables import SharedTable, outward_rows
 
 from ..slices import HERE, SlicedTables, SliceExtents, SliceSizes, empty_table, result_layout, sliced_rows
 from .extents import Extents
-from .kept import KeptTables, held_relations, kept_layout, makes_relation
+from .kept_plan import KeptTables, held_relations, kept_layout, makes_relation
 from .operators import TOLD, Operator, PlanLeaf, SecurePlan, held_places
 from .tables import SecureTables
 

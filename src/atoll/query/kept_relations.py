@@ -1,7 +1,7 @@
 """``CREATE TEMP TABLE stays AS SELECT …``: relations that stay shared between the statements of one connection, and the statements that read them, written out.
 
 An analyst's connection remembers what each relation is. A statement that reads ``stays`` becomes ``WITH stays AS MATERIALIZED (SELECT …) SELECT …``, which is what is signed and checked, beside the id under which the parties keep
-their shares (`atoll.query.strategies.kept`). A relation may read relations that were made before.
+their shares (`atoll.query.strategies.kept_shares`). A relation may read relations that were made before.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Relations that stay shared between statements: the parties join rows of all sites once, keep their shares of what they made, and answer later statements from it.
 
-**Meaning.** A statement that reads a kept relation *is* the statement with the relation written out, ``WITH stays AS MATERIALIZED (SELECT …) SELECT …`` (`atoll.query.kept` writes it). This text is signed, planned by each site itself,
+**Meaning.** A statement that reads a kept relation *is* the statement with the relation written out, ``WITH stays AS MATERIALIZED (SELECT …) SELECT …`` (`atoll.query.kept_relations` writes it). This text is signed, planned by each site itself,
 and checked: levels, releases, ``min_count``, units. Only the execution differs: the parties take the shares that they have, and no row is shared or joined anew. The rows are those of the moment when it was kept.
 
 **What a party keeps**, as named results that stay with it (`Island.leave`), under an id that the analyst draws and signs:
@@ -40,7 +40,7 @@ from atoll.secure.tables import SharedTable
 from ..events import append_event
 from ..local import plan_of, silo_of
 from ..secure.costs import measure_extents, relayed_nbytes
-from ..secure.kept import KeptTables, define_relation, held_relations, kept_planner, tables_below, to_kept
+from ..secure.kept_plan import KeptTables, define_relation, held_relations, kept_planner, tables_below, to_kept
 from ..secure.operators import KeptRows, SecurePlan, list_leaves, prune_held
 from ..secure.plan import make_row_plan
 from ..statement import parse_statement
@@ -544,7 +544,7 @@ class KeptSmcql(Smcql):
         return KeptTerms(dict(self.ids), self.creates, tuple(owners))
 
     def plan(self, statement: SqlStatement, catalog: Catalog, policy: QueryPolicy) -> SecurePlan:
-        """A plan; see `atoll.query.secure.kept`."""
+        """A plan; see `atoll.query.secure.kept_plan`."""
         return kept_planner(self.terms(()).held, self.creates)(statement, catalog, policy)
 
     def steps(self, plan: SecurePlan) -> Sequence[PlanStep]:
