@@ -265,7 +265,7 @@ def test_rows_of_a_subquery_that_each_decide_about_few_are_conditions() -> None:
         "v": {"who": visit, "pay": AGGREGATED, "age": AGGREGATED},
     }
     policy = {
-        "policy": {"min_count": 5},
+        "policy": {"min_count": 5, "unrecorded": "anything"},
         "tables": {name: {"columns": one, "unit": "who" if name == "v" else ""} for name, one in columns.items()},
     }
     made = {

@@ -424,4 +424,5 @@ def _policy(told: Any, tables: Any) -> dict[str, Any]:
     noise = {"noise": [int(one) for one in told["noise"]]} if told.get("noise") else {}
     enclave = {"enclave": [bool(told["enclave"][0]), str(told["enclave"][1])]} if told.get("enclave") else {}
     kept = {"kept": [int(told["kept"][0]), float(told["kept"][1])]} if told.get("kept") else {}
-    return {"min_count": int(told["min_count"]), "tables": found, **noise, **enclave, **kept}
+    unrecorded = {"unrecorded": str(told["unrecorded"])} if "unrecorded" in told else {}
+    return {"min_count": int(told["min_count"]), "tables": found, **noise, **enclave, **unrecorded, **kept}

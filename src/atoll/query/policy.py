@@ -15,6 +15,9 @@ protected column is released in aggregates, and a private one only counts rows: 
 
 Where sites differ the strictest counts (`strictest`): the higher level, the smaller release, the larger minimum count, whom all trust, the coarser precision of points.
 
+``unrecorded: joins`` in ``policy`` says what may choose rows under shares where no site sees which, so that its record of earlier answers cannot compare them: ``nothing``, ``joins`` (the usual one) or
+``anything``; see `atoll.query.secure.selections`.
+
 ``enclave: {simulated: true}`` in ``policy`` lets the strategy ``opaque`` send rows, sealed, to a party whose enclave has no hardware; ``root:`` pins the key that signs its quotes, in hex.
 
 ``points: {location: {x: lon, y: lat, extent: 360, precision: 1.0e-4}}`` in a table lets statements name the point ``location`` in spatial functions (`atoll.query.spatial`); with ``wkt: column`` a
@@ -51,6 +54,8 @@ LEVELS = ("public", "protected", "private")
 RELEASES = ("aggregate", "noise", "count", "never")
 MODES = ("horizontal", "vertical", "replicated")
 SIZES = ("open", "noisy", "hidden")
+UNRECORDED = ("anything", "joins", "nothing")
+"""What may choose rows where no site sees which, the least strict first."""
 _NAMED = 3
 """Most columns that the name of a part shows."""
 _BYTES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -177,6 +182,7 @@ class QueryPolicy:
         enclave: to which enclave rows may go; ``None`` for none.
         kept: most bytes of relations that stay shared between statements here; 0 for none.
         kept_days: after how many days they are forgotten.
+        unrecorded: with a ``min_count`` above 1, what may choose rows where no site sees which: ``"nothing"``, ``"joins"`` or ``"anything"``.
     """
 
     min_count: int = 10
@@ -187,6 +193,7 @@ class QueryPolicy:
     enclave: EnclavePolicy | None = None
     kept: int = 0
     kept_days: float = 7.0
+    unrecorded: str = "joins"
 
     def table(self, name: str) -> TablePolicy:
         """The policy of a table; one that is not named is all private."""
@@ -270,7 +277,7 @@ class QueryPolicy:
         """
         whole = _mapping(given, where, ("limits", "policy", "tables", "database", "consent"))
         limits = _mapping(whole.get("limits", {}), f"{where}: limits", ("seconds", "memory", "kept", "kept_days"))
-        rules = _mapping(whole.get("policy", {}), f"{where}: policy", ("min_count", "privacy", "enclave"))
+        rules = _mapping(whole.get("policy", {}), f"{where}: policy", ("min_count", "privacy", "enclave", "unrecorded"))
         tables = _mapping(whole.get("tables", {}), f"{where}: tables")
         # Whoever names tables has thought about them: then a number of rows that nobody names is 1, as in the policy of other jobs.
         usual = 1 if "tables" in whole else cls.min_count
@@ -288,7 +295,8 @@ class QueryPolicy:
         made = {name.lower(): _table(one, f"{where}: tables.{name}") for name, one in tables.items()}
         privacy = _privacy(rules["privacy"], f"{where}: policy.privacy") if "privacy" in rules else None
         enclave = _enclave(rules["enclave"], f"{where}: policy.enclave") if "enclave" in rules else None
-        return cls(least, float(seconds), memory, made, privacy, enclave, kept, float(days))
+        unrecorded = _word(rules.get("unrecorded", cls.unrecorded), UNRECORDED, "unrecorded", f"{where}: policy")
+        return cls(least, float(seconds), memory, made, privacy, enclave, kept, float(days), unrecorded)
 
     def told(self, tables: Mapping[str, Iterable[str]], elsewhere: Collection[str] = ()) -> dict[str, Any]:
         """What the coordinator needs of it to plan, as a message.
@@ -312,7 +320,8 @@ class QueryPolicy:
             }
         noise = {} if self.privacy is None else {"noise": [self.privacy.groups, self.privacy.rows]}
         enclave = {} if self.enclave is None else {"enclave": [self.enclave.simulated, self.enclave.root]}
-        return {"min_count": self.min_count, "tables": found, **noise, **enclave, **({"kept": [self.kept, self.kept_days]} if self.kept else {})}  # fmt: skip
+        unrecorded = {} if self.unrecorded == "joins" else {"unrecorded": self.unrecorded}
+        return {"min_count": self.min_count, "tables": found, **noise, **enclave, **unrecorded, **({"kept": [self.kept, self.kept_days]} if self.kept else {})}  # fmt: skip
 
 
 def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
@@ -349,7 +358,8 @@ def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
     enclaves = {(bool(one["enclave"][0]), str(one["enclave"][1])) if one.get("enclave") else None for one in told}
     alike = enclaves.pop() if len(enclaves) == 1 else None  # sites that pin different roots trust none together
     enclave = None if alike is None else EnclavePolicy(*alike)
-    return QueryPolicy(max(int(one["min_count"]) for one in told), tables=tables, privacy=privacy, enclave=enclave, **_common_room(told))  # fmt: skip
+    unrecorded = max((_word(one.get("unrecorded", "joins"), UNRECORDED, "unrecorded", "policies of the sites") for one in told), key=UNRECORDED.index)  # fmt: skip
+    return QueryPolicy(max(int(one["min_count"]) for one in told), tables=tables, privacy=privacy, enclave=enclave, unrecorded=unrecorded, **_common_room(told))  # fmt: skip
 
 
 def _common_room(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -195,6 +195,10 @@ class GroupPlanner(WindowPlanner):
         columns: dict[Any, GroupColumn] = {}
         mapping: dict[str, Value] = {}
         for node in nodes:
+            if isinstance(
+                node, self.exp.Filter
+            ):  # a site's record has the conditions of the outermost aggregates alone
+                self.require_seen(node.expression.this, names)
             name, parts = self._parts_of(node, names, columns)
             if self.strict and name in ("sum", "avg"):  # a sum over a group of a subquery may be that of one row
                 parts = [parts[0], replace(parts[1], bases=self.bases_of(node, names))]
@@ -270,6 +274,11 @@ class GroupPlanner(WindowPlanner):
     def _set(self, node: Any, scope: Any) -> tuple[Operator, list[tuple[str, Value]], frozenset[Value] | None]:
         """UNION, INTERSECT and EXCEPT."""
         exp = self.exp
+        self.require_sites(f"the parties do {type(node).__name__.upper()}")
+        if not isinstance(node, exp.Union) or node.args.get(
+            "distinct", True
+        ):  # a constant among the rows tests for rows that are equal
+            self.require_seen_rows(node, also=True)
         sides = [self.query(one, self.scope(one), None) for one in (node.left, node.right)]
         (a, left, _), (b, right, _) = sides
         columns, inputs = [], [[], []]  # type: ignore[var-annotated]

@@ -47,8 +47,16 @@ class JoinPlanner(LookupPlanner):
         for part in left:
             self.filter(names, part)
 
-    def filter(self, names: SelectNames, node: Any) -> None:
-        """Keep the rows for which a condition holds."""
+    def filter(self, names: SelectNames, node: Any, *, shown: bool = False) -> None:
+        """Keep the rows for which a condition holds.
+
+        Args:
+            names: what names stand for.
+            node: the condition.
+            shown: whether it chooses among groups that may all be shown.
+        """
+        if not shown:
+            self.require_seen(node, names)
         condition = self.condition(node, names, positive=True)
         names.operator = Filtered(names.operator, condition, what=node.sql("duckdb"))
 
@@ -171,6 +179,10 @@ class JoinPlanner(LookupPlanner):
         """Keep the rows of a part for which conditions hold: at the sites, if they can tell."""
         for one in conditions:
             if part.leaf is not None and not part.leaf.nullable and (self.is_constant(one) or self.leaf_of(one, names) is part.leaf):  # fmt: skip
+                if (
+                    part.leaf.lone and not self.everywhere
+                ):  # rows that every site has choose among others, and nobody's record has them
+                    self.require_seen(one, names)
                 part.leaf.kept.append(self.guarded(one))
             else:
                 kept, names.operator = names.operator, part.operator
@@ -292,6 +304,7 @@ class JoinPlanner(LookupPlanner):
         return found
 
     def _join(self, names: SelectNames, left: JoinPart, right: JoinPart, pairs: Sequence[tuple[Any, Any]]) -> JoinPart:
+        self._require_join(names, [one for pair in pairs for one in pair], f"the parties join {', '.join(sorted(right.aliases))}")  # fmt: skip
         values = [self.pair(a, names, b, names) for a, b in pairs]
         most = [
             self.count_rows_of_key([a for a, _ in pairs], names),
@@ -303,6 +316,12 @@ class JoinPlanner(LookupPlanner):
         what = " and ".join(f"{a.sql('duckdb')} = {b.sql('duckdb')}" for a, b in pairs) or "all pairs"
         made = JoinedRows(left.operator, right.operator, tuple(values), most[0], most[1], what=f"join {', '.join(sorted(right.aliases))} on {what}")  # fmt: skip
         return JoinPart(made, left.aliases | right.aliases)
+
+    def _require_join(self, names: SelectNames, nodes: Sequence[Any], what: str) -> None:
+        """Refuse a join of the parties whose conditions policies do not allow."""
+        self.require_sites(what)
+        for one in nodes:
+            self.require_seen(one, names, also=True)
 
     def _match(self, names: SelectNames, left: JoinPart, right: JoinPart, weight: Any) -> JoinPart:
         """The heaviest matching of two parts. No condition is done before: those around it choose among its pairs."""
@@ -329,6 +348,7 @@ class JoinPlanner(LookupPlanner):
             self._push(names, right, alone)
             on = [one for one in on if not any(one is other for other in alone)]
         pairs, rest = self._equal(names, left.aliases, right.aliases, on)
+        self._require_join(names, on, f"the parties do a {side or kind} JOIN of {', '.join(sorted(right.aliases))}")
         values = [self.pair(a, names, b, names) for a, b in pairs]
         most = [
             self.count_rows_of_key([a for a, _ in pairs], names),

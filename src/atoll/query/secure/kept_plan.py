@@ -155,7 +155,7 @@ def make_kept_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolic
     """
     if not creates:
         make_row_plan(statement, catalog, policy)  # refuses what is refused where nothing is kept
-    named = QueryPolicy(policy.min_count, policy.seconds, policy.memory, {t: policy.table(t) for t in catalog.tables})
+    named = QueryPolicy(policy.min_count, policy.seconds, policy.memory, {t: policy.table(t) for t in catalog.tables}, unrecorded=policy.unrecorded)  # fmt: skip
     with shadow(catalog) as connection:
         try:
             return aggregate_early(KeptPlanner(statement, catalog, named, connection, frozenset(held), creates).plan())
@@ -185,6 +185,11 @@ class KeptPlanner(SecurePlanner):
         self.known: dict[str, tuple[Operator, list[tuple[str, Value]], frozenset[Value] | None, list[Stored]]] = {}
         super().__init__(statement, catalog, policy, connection)
 
+    @property
+    def unrecorded(self) -> str:
+        """What may choose rows where no site sees which: of relations that are taken as they were kept, the statement that is written out has decided."""
+        return "anything" if self.held else super().unrecorded
+
     def merged(self, tree: Any) -> Any:
         """A copy of the statement with derived tables merged, none over a barrier."""
         whole = tree.copy()
@@ -195,9 +200,9 @@ class KeptPlanner(SecurePlanner):
             one.pop()
         if common is not None and not common.expressions:
             whole.set("with_", None)
-        made = merge_derived(whole)
+        made = self.pushed(merge_derived(whole))
         for one in kept:
-            one.set("this", merge_derived(one.this))
+            one.set("this", self.pushed(merge_derived(one.this)))
         rest = made.args["with_"].expressions if made.args.get("with_") else []
         made.set("with_", self.exp.With(expressions=sorted([*kept, *rest], key=lambda one: order[one.alias])))
         return made

@@ -83,6 +83,7 @@ class LookupPlanner(ValuePlanner):
 
     def _look(self, names: SelectNames, inner: SelectNames, pairs: Sequence[tuple[Any, Any]], rest: Sequence[Any], columns: Sequence[Stored], what: str, extra: Sequence[tuple[Value, Value]] = ()) -> Flag:  # fmt: skip
         """A bit beside each row that says whether a subquery has one that matches."""
+        self._require_seen_link(names, inner, pairs, rest, what)
         made = [self.pair(mine, inner, other, names)[::-1] for mine, other in pairs] + [(b, a) for a, b in extra]
         condition = None
         if rest:
@@ -94,6 +95,15 @@ class LookupPlanner(ValuePlanner):
         ]
         names.operator = Looked(names.operator, inner.operator, tuple(made), flag, tuple(columns), condition, most[1], most[0], what=what)  # fmt: skip
         return Flag(flag)
+
+    def _require_seen_link(self, names: SelectNames, inner: SelectNames, pairs: Sequence[tuple[Any, Any]], rest: Sequence[Any], what: str) -> None:  # fmt: skip
+        """Refuse what relates a subquery to the rows around it in a way that policies do not allow."""
+        self.require_sites(f"the parties look up {what}")
+        for mine, other in pairs:
+            self.require_seen(mine, inner, also=True)
+            self.require_seen(other, names, also=True)
+        for part in rest:
+            self.require_seen(part, inner, also=True)
 
     def _joint(self, inner: SelectNames, outer: SelectNames) -> SelectNames:
         """The names of a subquery and around it, for conditions on both."""
@@ -183,6 +193,7 @@ class LookupPlanner(ValuePlanner):
             nodes = [shown]
         if not nodes or rest or select.args.get("group") or not equal:
             raise refuse(f"({text}) relates rows otherwise than by equal columns", "write it with an aggregate and WHERE inner.x = outer.y, or as a join")  # fmt: skip
+        self._require_seen_link(names, inner, equal, (), f"({text})")
         pairs = [self.pair(mine, inner, other, names) for mine, other in equal]
         inner.operator, keys = self.store(inner.operator, [mine for mine, _ in pairs], "the keys of a subquery", words=True)  # fmt: skip
         columns, mapping = self.plan_aggregates(nodes, inner)

@@ -30,6 +30,7 @@ from .operators import (
     Stored,
     Value,
 )
+from .selections import find_constant, push_conditions
 
 __all__ = ["LeafDraft", "NamePlanner", "SelectNames", "JoinPart", "refuse"]
 
@@ -158,7 +159,11 @@ class NamePlanner:
 
     def merged(self, tree: Any) -> Any:
         """A copy of the statement with derived tables merged into the queries around them, where that is safe."""
-        return merge_derived(tree)
+        return self.pushed(merge_derived(tree))
+
+    def pushed(self, tree: Any) -> Any:
+        """The tree with conditions where sites evaluate and record them, if few rows must not show. Changes the tree."""
+        return push_conditions(tree) if self.strict else tree
 
     # ------------------------------------------------------------------ text and types
 
@@ -388,6 +393,44 @@ class NamePlanner:
             added.append((made, value))
             found.append(made)
         return (Expanded(operator, tuple(added), what=what) if added else operator), found
+
+    # ------------------------------------------------------------------ what no site sees
+
+    @property
+    def unrecorded(self) -> str:
+        """What may choose rows where no site sees which."""
+        return self.policy.unrecorded
+
+    def require_seen(self, node: Any, names: SelectNames, *, also: bool = False) -> None:
+        """Refuse what would have the parties choose rows, which no site's record sees, as far as the policies say; see `atoll.query.secure.selections`.
+
+        Args:
+            node: a condition, or what rows are joined or grouped by.
+            names: what its names stand for.
+            also: whether a constant by itself is one too, as in EXCEPT.
+
+        Raises:
+            CompositionError: names the expression, and the constant.
+        """
+        if not self.strict or (self.is_constant(node) and not also):
+            return
+        self.require_sites(f"the parties decide {node.sql('duckdb')}")
+        found = find_constant(self.scopes, node, names.scope) if self.unrecorded != "anything" else None
+        if found is not None:
+            raise self.unseen(f"{node.sql('duckdb')} chooses rows by {found.sql('duckdb')}", f"write the condition on columns of one table, inside its subquery, or compare columns without {found.sql('duckdb')}")  # fmt: skip
+
+    def require_sites(self, what: str) -> None:
+        """Refuse whatever parties do beside adding up rows that sites chose, where policies say so.
+
+        Raises:
+            CompositionError: names the part.
+        """
+        if self.strict and self.unrecorded == "nothing":
+            raise self.unseen(what, "ask about one table", "joins")
+
+    def unseen(self, what: str, remedy: str, needed: str = "anything") -> CompositionError:
+        """The error of what no site's record sees."""
+        return CompositionError(f"{what}, so that no site's record of answers sees which rows this one is about: min_count is {self.policy.min_count}, and policies say unrecorded: {self.unrecorded}", where="few rows", remedy=f"{remedy}; or let all sites set policy: {{unrecorded: {needed}}}, which trusts analysts with two answers that differ by one row")  # fmt: skip
 
     # ------------------------------------------------------------------ what the planner of a part needs of the others
 

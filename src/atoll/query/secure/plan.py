@@ -101,7 +101,7 @@ def make_row_plan(statement: SqlStatement, catalog: Catalog, policy: QueryPolicy
 
     It is made once for one statement, tables and policy: strategies that compete for a statement, and parties in one process, begin with the same.
     """
-    named = QueryPolicy(policy.min_count, policy.seconds, policy.memory, {t: policy.table(t) for t in catalog.tables})
+    named = QueryPolicy(policy.min_count, policy.seconds, policy.memory, {t: policy.table(t) for t in catalog.tables}, unrecorded=policy.unrecorded)  # fmt: skip
     made = _plan_rows(_Asked(statement.sql, catalog.key(), repr(named), statement, catalog, named))
     return replace(made, statement=statement, catalog=catalog, policy=named)
 
@@ -232,6 +232,7 @@ class SecurePlanner(GroupPlanner):
 
     def _plan_guarded(self, names: SelectNames, nodes: Sequence[Any], outputs: Sequence[AggregateOutput], columns: dict[Any, GroupColumn], keys: Sequence[tuple[Any, Value, str]]) -> SecurePlan:  # fmt: skip
         """Groups of enough units, with the aggregates that single out none. What is around them, the coordinator computes from these."""
+        self.require_seen_cells(names, [node for node, _, _ in keys], nodes)
         units = self.unit_columns(names)
         counts: dict[Any, GroupColumn] = {}
         guards = self.guard_aggregates(nodes, names, units, counts)
@@ -273,6 +274,7 @@ class SecurePlanner(GroupPlanner):
         nodes = list(dict.fromkeys([*(one.unalias() for one in tree.expressions), *order]))
         kinds = [self.kind(node, names) for node in nodes]
         keys = [(node.sql("duckdb"), self.value(node, names), kind) for node, kind in zip(nodes, kinds, strict=True)]
+        self.require_seen_cells(names, nodes, [])
         units = self.unit_columns(names)
         self.divide_leaves(names, nodes, [])
         return self._plan_alike(names.operator, keys, units, self._finish_rows(keys))
@@ -346,7 +348,7 @@ class SecurePlanner(GroupPlanner):
         """Keep groups under shares, if the parties can; otherwise the coordinator does it. Returns what is left to finish."""
         kept = names.operator
         try:
-            self.filter(names, having.this)
+            self.filter(names, having.this, shown=self.strict)
         except CompositionError:
             names.operator = kept
             if self.queries(having):
@@ -531,6 +533,7 @@ class SecurePlanner(GroupPlanner):
         for name, part in (("order", order), ("limit", limit), ("offset", offset)):
             finish.set(name, part.copy() if part is not None else None)
         if self.strict:
+            self.require_seen_rows(tree)
             shown = [(name, value, kind) for (name, value), kind in zip(outputs, self.statement.types, strict=True)]
             return self._plan_alike(operator, shown, self.query_units[id(tree)], str(finish.sql("duckdb")))
         operator, columns = self.store(operator, [value for _, value in outputs], "the answer", words=True)

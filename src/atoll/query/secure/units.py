@@ -242,6 +242,45 @@ class UnitPlanner(NamePlanner):
                         covariates.append(Covariate(place, at, column.table, column.name.lower(), f"CASE WHEN ({self.guarded(value)}) IS NOT NULL THEN {self.guarded(factor)} END"))  # fmt: skip
             leaf.cells = CellSets(tuple(f"CAST({self.guarded(key)} AS VARCHAR)" for key in here), tuple(texts), tuple(dict.fromkeys(covariates)), tuple(dict.fromkeys(values)))  # fmt: skip
 
+    def require_seen_cells(self, names: SelectNames, keys: Sequence[Any], nodes: Sequence[Any]) -> None:
+        """Refuse groups, conditions and factors of the answer that no site can write down, as far as policies say.
+
+        Args:
+            names: of the outermost SELECT.
+            keys: of its groups.
+            nodes: its aggregates.
+
+        Raises:
+            CompositionError: names the part.
+        """
+        for key in keys:
+            if self.leaf_of(key, names) is None:
+                self.require_seen(key, names)
+        for node in nodes:
+            inner, where = (node.this, node.expression.this) if isinstance(node, self.exp.Filter) else (node, None)
+            name, args = self._arguments(inner)
+            for _, value, factor in self._covariates(name, args, names):
+                # Sums of s, s * k and s * k * k are equations for the s of single rows, which a site counts of its own columns alone.
+                derived = [column for one in (value, factor) for column in self.columns_of(one, names.scope) if isinstance(names.sources.get(column.table), dict)]  # fmt: skip
+                if derived and self.unrecorded != "anything":
+                    raise self.unseen(f"{inner.sql('duckdb')} multiplies {derived[0].sql('duckdb')} of a subquery", "multiply columns inside the subquery")  # fmt: skip
+                if self.leaf_of(value, names) is None or self.leaf_of(factor, names) is None:
+                    self.require_sites(f"the parties compute {inner.sql('duckdb')}")
+            inside = [one for arg in args for one in conditions_inside(self.exp, arg, "count" if name.startswith("count") else name)]  # fmt: skip
+            for one in [*inside, *([] if where is None else [where])]:
+                if self.leaf_of(one, names) is None and not _is_presence(self.exp, one):
+                    self.require_seen(one, names)
+
+    def require_seen_rows(self, node: Any, *, also: bool = False) -> None:
+        """Refuse columns of a set operation that choose rows by a constant; with ``also``, constants among its rows too."""
+        for select in [node.unnest()] if isinstance(node.unnest(), self.exp.Select) else []:
+            for one in select.expressions:
+                self.require_seen(one.unalias(), SelectNames(select, self.scope(select), None), also=also)
+        for side in (
+            (node.unnest().left, node.unnest().right) if isinstance(node.unnest(), self.exp.SetOperation) else ()
+        ):
+            self.require_seen_rows(side, also=also)
+
     def _rests(self, condition: RowCondition, known: list[RowCondition], units: Sequence[Stored], counts: Counts) -> Iterator[RowCondition]:  # fmt: skip
         """That a set of rows differs from the whole group, and from those of other conditions, by no unit or by enough."""
         yield from self._none_or_enough(self.count_units(units, counts, _is_not_true(condition)))
@@ -339,8 +378,13 @@ def _conditions_below(exp: Any, node: Any) -> Iterator[Any]:
     """Conditions inside a column of a subquery, where the outermost SELECT cannot count who fulfils them."""
     arg = node.this if isinstance(node, exp.AggFunc) and node.this is not None else node
     for one in conditions_inside(exp, arg, ""):
-        if not (isinstance(one, exp.Not) and isinstance(one.this, exp.Is)):  # that a value is there is counted outside
+        if not _is_presence(exp, one):  # it is counted outside
             yield one
+
+
+def _is_presence(exp: Any, condition: Any) -> bool:
+    """Whether a condition is that a value is there; what chooses between values inside has conditions of its own."""
+    return isinstance(condition, exp.Not) and isinstance(condition.this, exp.Is)
 
 
 def _is_not_true(condition: RowCondition) -> RowCondition:

@@ -91,6 +91,7 @@ class WindowPlanner(JoinPlanner):
         places = [*select.expressions, *(select.args[name] for name in ("qualify", "order") if select.args.get(name))]
         nodes = list(dict.fromkeys(node for place in places for node in self.outermost(place, (exp.Window,))))
         for node in nodes:
+            self.require_sites(f"the parties compute {node.sql('duckdb')}")
             self._add_window(node, names)
         if select.args.get("qualify"):
             self.filter(names, select.args["qualify"].this)

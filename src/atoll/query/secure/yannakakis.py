@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from ..column_codes import ColumnCode
+from .extents import measure_work
 from .operators import (
     ChosenValue,
     Compared,
@@ -56,7 +57,6 @@ from .operators import (
     walk_operators,
 )
 from .sensitivity import count_key_rows
-from .work import measure_work
 
 __all__ = ["aggregate_early", "find_cycle"]
 

@@ -38,13 +38,12 @@ from atoll.statistics.disclosure import discrete_laplace, noise_std, rate_of
 
 from ..events import write_event
 from ..local import plan_of, silo_of
-from ..secure.extents import Extents
+from ..secure.extents import Extents, expect_rows, measure_work
 from ..secure.near import refuse_near
 from ..secure.operators import GroupedRows, LeafRows, Operator, SecurePlan
 from ..secure.plan import make_row_plan
 from ..secure.sensitivity import SizeCut, count_moves, find_size_cuts
 from ..secure.tables import Resize, SecureTables
-from ..secure.work import expect_rows, measure_work
 from .releases import find_release, release_once, require_budget
 from .shared_rows import LocalRows, compute_answer, plain_terms, promised_of, require_size, send_leaves
 from .smcql import Smcql

@@ -30,7 +30,16 @@ from atoll.secure.tables import join_parts
 from ..column_codes import LONGEST
 from ..local import message_of
 from ..secure.costs import WITHHELD, RehearsedCuts, RehearsedKeys, predict_cost
-from ..secure.operators import LeafRows, NearPairs, SecurePlan, prune_held, walk_operators
+from ..secure.operators import (
+    Expanded,
+    Filtered,
+    GroupedRows,
+    LeafRows,
+    NearPairs,
+    SecurePlan,
+    prune_held,
+    walk_operators,
+)
 from ..slices import SlicedRows, SliceSizes, sliced_rows
 from .shared_rows import DIGEST, compute_shares, list_bases, measure_rows, planner_of, require_size, share_rows
 from .strategy import CONTACT_NBYTES, ROLE_NBYTES, PlanStep, QueryAnswer, Strategy
@@ -164,7 +173,15 @@ class Smcql(Strategy):
         found = [*made, Exposure("three parties", "nothing else", shared), Exposure("coordinator", who, shared, "sum")]
         if plan.withheld is not None:
             found.append(Exposure("coordinator, analyst", f"how many groups of fewer than {least} units there are, if {least} units or more stand behind them together", shared, "count"))  # fmt: skip
-        seen = "each site compares the rows of its own that it shares with those behind its earlier answers; which of them a join leaves out, or a condition on rows of several sites or of a subquery with GROUP BY, it does not see" if least > 1 else ""  # fmt: skip
+        seen = (
+            ""
+            if least == 1
+            else "each site compares the rows of its own that it shares with those behind its earlier answers"
+        )
+        if seen and not _is_recorded(plan):
+            seen += (
+                "; which of them a join, a subquery or a group of groups leaves out or puts together, it does not see"
+            )
         return [*found, Exposure("analyst", "the answer", seen, "sum")]
 
     def predict_cost(self, plan: SecurePlan, sites: int, groups: Sequence[Sequence[str | None]] = ((),)) -> float:
@@ -282,6 +299,14 @@ class Smcql(Strategy):
         compared = sum(one.steps for one in walk_operators(plan.root) if isinstance(one, NearPairs))
         made = QueryAnswer(plan.statement.columns, plan.statement.types, rows, withheld, values, comparisons=compared, sizes=request["sizes"], widths=request["widths"], noted=noted)  # fmt: skip
         return made, first
+
+
+def _is_recorded(plan: SecurePlan) -> bool:
+    """Whether parties only add up, by groups that sites know, what sites chose."""
+    made = dict.fromkeys(walk_operators(plan.root))
+    chosen = (GroupedRows, LeafRows, Expanded, Filtered)
+    inner = sum(isinstance(one, GroupedRows) and bool(one.what) for one in made)
+    return len(plan.leaves) == 1 and inner < 2 and all(isinstance(one, chosen) for one in made)
 
 
 def divide_slices(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], told: Mapping[str, Any]) -> tuple[SliceSizes | None, dict[str, Any]]:  # fmt: skip

@@ -51,7 +51,7 @@ _OF_QUERIES = ("people", "groups", "rows")
 
 
 def rules_of_queries(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a site's policy says of queries alone, as `atoll.query.QueryPolicy` reads it: noise in answers, and enclaves; nothing if it has no word about them.
+    """What a site's policy says of queries alone, as `atoll.query.QueryPolicy` reads it: noise in answers, enclaves, and choices that no record sees; nothing if it has no word about them.
 
     Args:
         given: the result of `settings_of`.
@@ -59,12 +59,9 @@ def rules_of_queries(given: Mapping[str, Any]) -> dict[str, Any]:
     said = given.get("policy")
     section = said.get("privacy") if isinstance(said, Mapping) and given.get("tables") is not None else None
     found = {key: section[key] for key in _OF_QUERIES if key in section} if isinstance(section, Mapping) else {}
-    enclave = (
-        {"enclave": said["enclave"]}
-        if isinstance(said, Mapping) and given.get("tables") is not None and "enclave" in said
-        else {}
-    )
-    return {**({"privacy": found} if found else {}), **enclave}
+    asked = said if isinstance(said, Mapping) and given.get("tables") is not None else {}
+    words = {key: asked[key] for key in ("enclave", "unrecorded") if key in asked}
+    return {**({"privacy": found} if found else {}), **words}
 
 
 def _for_all_jobs(given: Mapping[str, Any]) -> Any:

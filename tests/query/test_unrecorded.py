@@ -1,0 +1,183 @@
+"""What parties choose is in no site's record: conditions move to the sites, and what is left is refused as far as policies say by ``unrecorded``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlglot import parse_one
+from sqlglot.optimizer.qualify import qualify
+
+from atoll.core.errors import AtollError, CompositionError, ConfigError
+from atoll.query import QueryPolicy
+from atoll.query.policy import strictest
+from atoll.query.secure.selections import push_conditions
+from tests.support.silos import TableSource, connected, same_rows
+
+AGGREGATED = {"level": "private", "release": "aggregate"}
+TYPES = {"id": "INTEGER", "ward": "VARCHAR", "age": "INTEGER", "pay": "DECIMAL(9,2)"}
+COLUMNS = {"id": {"level": "protected", "at_most": 1}, "ward": "protected", "age": AGGREGATED, "pay": AGGREGATED}
+TOTALS = "(SELECT id, ward, sum(pay) AS s, count(*) AS n FROM p GROUP BY id, ward) AS q"
+
+
+def policy_of(unrecorded: str | None = None) -> dict[str, Any]:
+    said = {} if unrecorded is None else {"unrecorded": unrecorded}
+    tables = {"p": {"columns": COLUMNS}, "r": {"columns": COLUMNS}, "code": {"mode": "replicated", "columns": "public"}}
+    return {"policy": {"min_count": 4, **said}, "tables": tables}
+
+
+def three() -> dict[str, TableSource]:
+    rows = [(k, "AB"[k % 2], 20 + k, 100 + k) for k in range(30)]
+    code = ({"k": "INTEGER", "word": "VARCHAR"}, [(k, f"w{k}") for k in range(9)])
+    return {f"s{k}": TableSource({"p": (TYPES, rows[k::3]), "r": (TYPES, rows[k::3]), "code": code}) for k in range(3)}
+
+
+def ask(text: str, unrecorded: str | None = None, before: str = "") -> Any:
+    with connected(three(), policy_of(unrecorded)) as db:
+        if before:
+            assert db.sql(before, strategy="smcql").rows
+        found = db.sql(text, strategy="smcql")
+        return found.plan if text.startswith("EXPLAIN") else found.rows
+
+
+# ---------------------------------------------------------------- conditions move to the sites
+
+
+@pytest.mark.parametrize("text", [
+    f"SELECT sum(s) FROM {TOTALS} WHERE id <> 3",
+    "SELECT sum(s) FROM (SELECT id, sum(pay) AS s FROM p GROUP BY id HAVING id <> 3) q",
+    "WITH q AS (SELECT id, sum(pay) AS s FROM p GROUP BY id) SELECT sum(s) FROM q WHERE id <> 3",
+    pytest.param("SELECT sum(s) FROM (SELECT * FROM (SELECT id AS k, sum(pay) AS s FROM p GROUP BY id) a) q(x, s) WHERE x <> 3", marks=pytest.mark.slow),
+])  # fmt: skip
+def test_a_condition_on_what_a_subquery_passes_on_is_in_the_records(text: str) -> None:
+    """The sum less the sum without one person is that person's pay; both were answered."""
+    with pytest.raises(AtollError, match="fewer than min_count=4 rows"):
+        ask(text, before=f"SELECT sum(s) FROM {TOTALS}")
+
+
+PASSED = [
+    "SELECT count(*) AS n, sum(s) AS s FROM (SELECT k, sum(x) AS s FROM t GROUP BY k) AS q WHERE {0}",
+    "SELECT count(*) AS n, sum(s) AS s FROM (SELECT k, sum(x) AS s FROM t GROUP BY k HAVING {1} AND count(*) > 1) AS q",
+    "SELECT q.k AS k, u.x AS x FROM (SELECT DISTINCT k FROM t) AS q JOIN t AS u ON u.x = q.k AND {0}",
+    "SELECT q.k AS k, u.x AS x FROM t AS u LEFT JOIN (SELECT k, max(x) AS s FROM t GROUP BY k) AS q ON u.x = q.k WHERE {0} OR q.k IS NULL",
+    "SELECT q.k AS k, u.x AS x FROM (SELECT k, max(x) AS s FROM t GROUP BY k) AS q LEFT JOIN t AS u ON u.x = q.k WHERE {0}",
+    "SELECT q.k AS k, u.x AS x FROM (SELECT k FROM t GROUP BY k) AS q FULL JOIN t AS u ON u.x = q.k WHERE {0}",
+    "SELECT count(*) AS n FROM (SELECT k FROM t UNION ALL SELECT x FROM t) AS q WHERE {0}",
+    "SELECT count(*) AS n FROM (SELECT k FROM t EXCEPT SELECT x FROM t) AS q WHERE {0}",
+    "SELECT sum(n) AS n FROM (SELECT k, row_number() OVER (PARTITION BY k ORDER BY x) AS n FROM t) AS q WHERE {0}",
+    "SELECT sum(k) AS n FROM (SELECT k FROM t ORDER BY k, x LIMIT 3) AS q WHERE {0}",
+    "WITH q AS (SELECT k, count(*) AS s FROM t GROUP BY k) SELECT sum(q.s) AS n FROM q WHERE {0}",
+    "WITH q AS (SELECT k, count(*) AS s FROM t GROUP BY k) SELECT sum(q.s + z.s) AS n FROM q JOIN q AS z ON q.k = z.k WHERE {0}",
+    "SELECT sum(q.k) AS n FROM (SELECT k + 1 AS k, count(*) AS s FROM t GROUP BY k + 1) AS q WHERE {0}",
+    "SELECT count(*) AS n FROM (SELECT k, x FROM t WHERE x > 0 OR x IS NULL) AS q WHERE {0} AND q.x > q.k",
+    "SELECT count(*) AS n FROM (SELECT k FROM t GROUP BY ROLLUP (k)) AS q WHERE {0}",
+]  # fmt: skip
+small = st.integers(-1, 3) | st.none()
+
+
+@given(st.sampled_from(PASSED), st.sampled_from(["{0}k <> 1", "{0}k IN (0, 2)", "{0}k IS NULL", "({0}k > 0 AND {0}k < 3)", "coalesce({0}k, 9) = 9"]), st.lists(st.tuples(small, small), max_size=9))  # fmt: skip
+def test_a_condition_that_moves_leaves_the_answer_as_it_is(text: str, condition: str, rows: list[tuple[Any, ...]]) -> None:  # fmt: skip
+    text = text.format(condition.format("q."), condition.format(""))
+    tree = qualify(parse_one(text, dialect="duckdb"), schema={"t": {"k": "INT", "x": "INT"}}, dialect="duckdb")
+    with duckdb.connect() as made:
+        made.execute("CREATE TABLE t (k INTEGER, x INTEGER)")
+        if rows:
+            made.executemany("INSERT INTO t VALUES (?, ?)", rows)
+        moved = push_conditions(tree.copy()).sql("duckdb")
+        same_rows(made.execute(moved).fetchall(), made.execute(text).fetchall(), what=moved)
+
+
+def test_a_condition_moves_as_far_as_a_table() -> None:
+    text = "SELECT a.s FROM (SELECT b.j AS i, b.s FROM (SELECT k AS j, sum(x) AS s FROM t GROUP BY k) AS b) AS a WHERE a.i > 3"
+    tree = qualify(parse_one(text, dialect="duckdb"), schema={"t": {"k": "INT", "x": "INT"}}, dialect="duckdb")
+    moved = push_conditions(tree).sql("duckdb")
+    assert moved.count("WHERE") == 1
+    assert 'FROM "t" AS "t" WHERE "t"."k" > 3 GROUP BY' in moved
+
+
+# ---------------------------------------------------------------- what is left
+
+
+CHOSEN = {
+    f"SELECT sum(s) FROM {TOTALS} WHERE s > 110": "110",
+    "SELECT sum(s) FROM (SELECT id, sum(pay) AS s FROM p GROUP BY id HAVING sum(pay) > 110) q": "110",
+    f"SELECT sum(s) FILTER (WHERE id <> 3) FROM {TOTALS}": "3",
+    f"SELECT count(CASE WHEN s > 110 THEN 1 END) FROM {TOTALS}": "110",
+    "SELECT sum(s) FROM (SELECT id, sum(pay) FILTER (WHERE id <> 3) AS s FROM p GROUP BY id) q": "3",
+    f"SELECT id = 3 AS k, sum(s) FROM {TOTALS} GROUP BY k": "3",
+    "SELECT k, sum(s) FROM (SELECT id = 3 AS k, id, sum(pay) AS s FROM p GROUP BY ALL) q GROUP BY k": "3",
+    "SELECT sum(s) FROM (SELECT id, count(*) * 0 + 3 AS k, sum(pay) AS s FROM p GROUP BY id) q WHERE id <> k": "0",
+    f"SELECT sum(s) FROM {TOTALS} WHERE s > (SELECT count(*) FROM p WHERE id < 9)": "9",
+    f"WITH b AS (SELECT id FROM p WHERE id < 9) SELECT sum(s) FROM {TOTALS} WHERE s > (SELECT count(*) FROM b)": "9",
+    f"SELECT sum(s) FROM {TOTALS} JOIN code ON code.k = q.id WHERE code.word <> 'w3'": "'w3'",
+    "SELECT count(*) FROM p JOIN r ON p.id = r.id + 1": "1",
+    "SELECT count(*) FROM p LEFT JOIN r ON p.id = r.id + 1": "1",
+    "SELECT count(*) FROM p WHERE EXISTS (SELECT 1 FROM r WHERE r.id = p.id AND r.age < p.age - 1)": "1",
+    "SELECT count(*) FROM (SELECT id FROM p EXCEPT SELECT k + 3 FROM code) q": "3",
+    "SELECT sum(x) FROM (SELECT pay AS x FROM p UNION SELECT 103 FROM code) q": "103",
+    "SELECT id < 9 AS k FROM p UNION ALL SELECT id < 40 FROM r": "9",
+    "SELECT sum(pay) FROM (SELECT id, pay, row_number() OVER (PARTITION BY id ORDER BY age) AS n FROM p) q WHERE n < 7": "7",
+}  # fmt: skip
+
+REFUSED_ANYWAY = ("SELECT sum(s) FROM (SELECT id, sum(pay) FILTER (WHERE id <> 3) AS s FROM p GROUP BY id) q",)
+
+
+@pytest.mark.parametrize("text", CHOSEN)
+def test_a_constant_chooses_no_rows_where_no_site_sees_which(text: str) -> None:
+    """Whoever may choose by a constant may choose by the next one too."""
+    with pytest.raises(CompositionError, match=rf"chooses rows by {CHOSEN[text]}, so that no site's record.*unrecorded: joins.*unrecorded: anything"):  # fmt: skip
+        ask(f"EXPLAIN {text}")
+    if text not in REFUSED_ANYWAY:
+        assert ask(f"EXPLAIN {text}", "anything")
+
+
+def test_sums_of_products_of_groups_are_equations_that_no_site_sees() -> None:
+    text = f"SELECT sum(s * id) FROM {TOTALS}"
+    with pytest.raises(CompositionError, match=r"multiplies .* of a subquery"):
+        ask(text)
+    assert ask(text, "anything") == [(sum(k * (100 + k) for k in range(30)),)]
+
+
+ANSWERED = {
+    "SELECT ward, sum(pay) FROM p WHERE id < 20 AND age > 21 GROUP BY ward": "nothing",
+    "SELECT avg(n) FROM (SELECT ward, id, count(*) AS n FROM p WHERE age > 3 GROUP BY ward, id) q": "nothing",
+    "SELECT sum(CASE WHEN id < 9 THEN pay END) FROM p": "nothing",
+    f"SELECT sum(s) FROM {TOTALS} WHERE s > n": "joins",
+    f"SELECT ward, sum(s) FROM {TOTALS} GROUP BY ward": "joins",
+    "SELECT count(*) FROM p JOIN r ON p.id = r.age WHERE p.id > 2 AND r.age < 60": "joins",
+    "SELECT count(*) FROM p WHERE EXISTS (SELECT 1 FROM r WHERE r.id = p.id AND r.age > 22)": "joins",
+    "SELECT count(*) FROM p WHERE pay > (SELECT avg(pay) FROM r)": "joins",
+    "SELECT ward FROM p UNION ALL SELECT ward FROM r": "joins",
+    "SELECT count(*) FROM (SELECT id, lag(age) OVER (PARTITION BY id ORDER BY age) AS b FROM p) q WHERE b IS NOT NULL": "joins",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ANSWERED)
+def test_policies_say_what_parties_may_choose(text: str) -> None:
+    for level in ("nothing", "joins", "anything"):
+        if (ANSWERED[text], level) == ("joins", "nothing"):
+            with pytest.raises(CompositionError, match=r"the parties .*unrecorded: nothing.*unrecorded: joins"):
+                ask(f"EXPLAIN {text}", level)
+        else:
+            assert ask(f"EXPLAIN {text}", level)
+
+
+def test_a_site_believes_its_own_policy_and_the_strictest_counts() -> None:
+    told = [QueryPolicy.of(policy_of(level)).told({"p": ["id"]}) for level in (None, "anything", "nothing")]
+    assert [one.get("unrecorded") for one in told] == [None, "anything", "nothing"]
+    assert strictest(told).unrecorded == "nothing"
+    assert strictest(told[:2]).unrecorded == "joins"
+    with pytest.raises(ConfigError, match=r"unrecorded: 'join'.*joins"):
+        QueryPolicy.of(policy_of("join"))
+
+
+def test_explain_says_what_no_record_sees() -> None:
+    with connected(three(), policy_of()) as db:
+        joined = db.sql("EXPLAIN SELECT count(*) FROM p JOIN r ON p.id = r.id", strategy="smcql")
+        alone = db.sql("EXPLAIN SELECT count(*) FROM p", strategy="smcql")
+    said = [next(one["assuming"] for one in found.leakage if one["sees"] == "the answer") for found in (joined, alone)]
+    assert "it does not see" in said[0]
+    assert "it does not see" not in said[1]
