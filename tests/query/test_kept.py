@@ -164,6 +164,29 @@ def test_a_relation_is_replaced_or_left_as_people_say() -> None:
         assert db.relations.ids.keys() == {"t"}
 
 
+def test_rules_read_relations_by_name(kept: tuple[SqlConnection, Any]) -> None:
+    """The same as over the statement that is kept; no row is shared anew, and a relation may be made by a rule."""
+    db, _ = kept
+    for call in (
+        "Skyline(stays, cost, -age)",
+        "Skyline(stays AS s, s.cost, -age)",
+        "Subgraph(stays, id, cost, 'a->b')",
+    ):
+        shown = "*" if call.startswith("Sub") else "id, cost, age"
+        found = db.sql(f"SELECT {shown} FROM {call}")
+        whole = db.sql(f"SELECT {shown} FROM {call.replace('stays AS s', 'stays').replace('s.', '').replace('stays', f'({STAYS}) AS stays')}", strategy="smcql")  # fmt: skip
+        same_rows(found.rows, whole.rows, what=call)
+        assert found.rows
+        assert db.check(found)
+        assert "kept" in {one["form"] for one in found.plan}
+        assert "how many rows of" not in str(found.leakage)
+    db.sql("CREATE TEMP TABLE best AS SELECT id, cost FROM Skyline(stays, cost, -age)")
+    same_rows(db.sql("SELECT id, cost FROM best").rows, [row[:2] for row in db.sql("SELECT id, cost FROM Skyline(stays, cost, -age)").rows])  # fmt: skip
+    db.sql("DROP TABLE best")
+    with pytest.raises(ConfigError, match=r"stay is no table(.|\n)*use p, v, n"):
+        db.sql("SELECT id FROM Skyline(stay, cost, -age)")
+
+
 def test_a_table_whose_columns_lie_apart_is_joined_once() -> None:
     apart = {"limits": {"kept": "10MiB"}, "policy": {"min_count": 1}, "tables": {"c": {"mode": "vertical", "key": "id", "columns": dict.fromkeys(("id", "age", "ward"), "protected")}}}  # fmt: skip
     parts = {"age": [(1, 30), (2, 40), (3, 50)], "ward": [(1, "A"), (2, "B"), (4, "C")]}

@@ -177,3 +177,15 @@ def test_rules_that_cannot_be_are_refused() -> None:
             rule(wrong)
     with pytest.raises(ConfigError, match=r"a second rule SKYLINE: atoll\.query\.rules\.skyline has one"):
         rule("SKYLINE(table)")(write_bargain)
+
+
+def test_a_rule_reads_what_with_names() -> None:
+    """WITH may read what it names before, with a star or by columns; what it names later, or itself, it cannot."""
+    rows = [(1, 3, 2.0, "x"), (2, 5, 4.0, "x"), (3, 9, 1.0, "x")]
+    made: dict[str, Any] = {"hotels": rows, "edges": [], "rates": []}
+    text = "WITH a AS (SELECT *, price + 1 AS more FROM hotels), b AS (SELECT * FROM a WHERE id < 3) SELECT id, more FROM Skyline({}, more, -stars) ORDER BY id"
+    assert pooled(text.format("b"), made) == [(1, 4), (2, 6)]
+    with pytest.raises(ConfigError, match=r"c is no table(.|\n)*use hotels, edges, rates, a, b, or a subquery"):
+        pooled(text.format("c"), made)
+    with pytest.raises(ConfigError, match="no column id in b"):
+        pooled("WITH a AS (SELECT * FROM b), b AS (SELECT * FROM a) SELECT id FROM Skyline(b, id, -stars)", made)

@@ -202,7 +202,7 @@ class KeptRelations:
         if tree is None:
             return []
         hidden = {one.alias.lower() for one in tree.find_all(sqlglot.exp.CTE)}
-        named = {table.name.lower() for table in tree.find_all(sqlglot.exp.Table) if not table.db} - hidden
+        named = {name for table in tree.find_all(sqlglot.exp.Table) if not table.db for name in _names_in(sqlglot.exp, table)} - hidden  # fmt: skip
         reads = [name for name in self._known if name in named]
         odd = next((alias for alias in self._parts_of(reads) if alias in named and alias not in self._known), None)
         if odd is not None:
@@ -233,6 +233,14 @@ class KeptRelations:
             f"{text.removesuffix(body)}{_written(self._parts_of(reads))}{', ' + body[own.end() :] if own else ' ' + body}",
             reads,
         )
+
+
+def _names_in(exp: Any, table: Any) -> list[str]:
+    """The tables that a part of FROM names: itself, or the arguments of a rule, ``Skyline(stays, cost)``."""
+    if not isinstance(table.this, exp.Anonymous):
+        return [table.name.lower()]
+    given = [one.this if isinstance(one, exp.Alias) else one for one in table.this.expressions]
+    return [one.name.lower() for one in given if isinstance(one, exp.Column) and not one.table]
 
 
 def _written(parts: Mapping[str, str]) -> str:

@@ -16,6 +16,7 @@ Beside the functions of SQL a rule may use the spatial ones (`atoll.query.spatia
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,7 +138,7 @@ class RuleCall:
         return ConfigError(f"{self.rule.name}: {what}{at}", where="sql", remedy=remedy)
 
     def source(self, place: int, alias: str = "") -> RuleSource:
-        """A table of the catalog, or a subquery, among the arguments: ``hotels``, ``hotels AS h``, ``(SELECT …) AS h``.
+        """A table of the catalog, one that WITH names, or a subquery, among the arguments: ``hotels``, ``hotels AS h``, ``(SELECT …) AS h``.
 
         Args:
             place: the argument.
@@ -155,28 +156,45 @@ class RuleCall:
             if not name:
                 raise self.refuse("a subquery without a name", f"write (SELECT …) AS {self.rule.arguments[place]}", place)  # fmt: skip
             inner = f"({node.this.sql('duckdb')})"
-            columns = self._names_of(node.this)
-            read = {table.name.lower() for table in node.this.find_all(exp.Table)}
-            points = {point: policy for one in sorted(read) for point, policy in self._points.get(one, {}).items() if {*policy.columns} <= {*columns}}  # fmt: skip
-            return RuleSource(
-                f"{inner} AS {quote(name)}", name, inner, columns, self._types_of(node.this, read), points
-            )
+            return RuleSource(f"{inner} AS {quote(name)}", name, inner, *self._read_query(node.this))
         table = node.name.lower() if isinstance(node, exp.Column) and not node.table else ""
-        if table not in self.tables:
-            near = nearest(table, self.tables).replace("'", "")
-            raise self.refuse(f"{node.sql('duckdb')} is no table.{near}", f"use {', '.join(self.tables)}, or a subquery in parentheses", place)  # fmt: skip
+        named = self._named()
+        if table not in named and table not in self.tables:
+            known = [*self.tables, *named]
+            near = nearest(table, known).replace("'", "")
+            raise self.refuse(f"{node.sql('duckdb')} is no table.{near}", f"use {', '.join(known)}, or a subquery in parentheses", place)  # fmt: skip
         name = name or alias or table
+        if table in named:  # what WITH names, and so a relation that is kept
+            return RuleSource(f"{quote(table)} AS {quote(name)}", name, quote(table), *self._read_query(named[table]))
         columns = tuple(one.lower() for one in self.tables[table])
         types = {one.lower(): kind for one, kind in self.tables[table].items()}
         return RuleSource(f"{quote(table)} AS {quote(name)}", name, quote(table), columns, types, self._points.get(table, {}))  # fmt: skip
 
-    def _types_of(self, query: Any, read: set[str]) -> dict[str, str]:
+    def _named(self, before: Any = None) -> dict[str, Any]:
+        """The queries that the statement's WITH names, up to one of them."""
+        common = self.node.root().args.get("with_")
+        parts = [(one.alias.lower(), one.this) for one in common.expressions] if common else []
+        return dict(itertools.takewhile(lambda one: one[1] is not before, parts))
+
+    def _read_query(self, query: Any) -> tuple[tuple[str, ...], dict[str, str], dict[str, PointPolicy]]:
+        """Columns of a query, their types, and the points of its tables whose columns it has."""
+        from sqlglot import exp
+
+        columns, read, named = self._names_of(query), set[str](), self._named(query)
+        for table in query.find_all(exp.Table):
+            inner = named.get(table.name.lower())
+            read |= {table.name.lower()} if inner is None else {one.name.lower() for one in inner.find_all(exp.Table)}
+        points = {point: policy for one in sorted(read) for point, policy in self._points.get(one, {}).items() if {*policy.columns} <= {*columns}}  # fmt: skip
+        return columns, self._types_of(query), points
+
+    def _types_of(self, query: Any) -> dict[str, str]:
         """The types of the columns of a subquery that are columns of its tables by their own name, or casts."""
         from sqlglot import exp
 
         known: dict[str, set[str]] = {}
-        for table in read:
-            for name, kind in self.tables.get(table, {}).items():
+        for table in query.find_all(exp.Table):
+            inner = self._named(query).get(table.name.lower())
+            for name, kind in (self.tables.get(table.name.lower(), {}) if inner is None else self._types_of(inner)).items():  # fmt: skip
                 known.setdefault(name.lower(), set()).add(kind)
         found = {name: next(iter(kinds)) for name, kinds in known.items() if len(kinds) == 1}
         for one in query.selects:
@@ -194,7 +212,10 @@ class RuleCall:
         found: list[str] = []
         for one in query.selects:
             if one.is_star:
-                found += [name.lower() for table in query.find_all(exp.Table) for name in self.tables.get(table.name.lower(), ())]  # fmt: skip
+                for table in query.find_all(exp.Table):
+                    inner = self._named(query).get(table.name.lower())
+                    own = self.tables.get(table.name.lower(), ()) if inner is None else self._names_of(inner)
+                    found += [name.lower() for name in own]
             else:
                 found.append(one.alias_or_name.lower())
         return tuple(dict.fromkeys(found))
