@@ -1,4 +1,4 @@
-"""Steps, trips and meetings of trajectories are what a person computes point by point, whoever has which point, and show nothing of few."""
+"""Steps, trips, stays and meetings of trajectories are what a person computes point by point, whoever has which point, and show nothing of few."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.core.errors import AtollError, ConfigError, PolicyError
+from atoll.core.errors import AtollError, CompositionError, ConfigError, PolicyError
 from atoll.query.policy import PointPolicy
 from atoll.query.spatial import RADIUS
 from atoll.query.statement import Catalog, parse_statement
@@ -71,6 +71,25 @@ def list_trips(points: list[Point], gap: float) -> list[tuple[Any, ...]]:
     return made
 
 
+def list_stays(points: list[Point], radius: float, least: float, measure: Any = plain) -> list[tuple[Any, ...]]:
+    """The stay points of Li et al. 2008: an anchor, all points behind it up to the first one outside, and on from there."""
+    made = []
+    for group in trajectories(points):
+        anchor, number = 0, 0
+        while anchor < len(group):
+            after = anchor + 1
+            while after < len(group) and measure(group[anchor][2:], group[after][2:]) <= radius:
+                after += 1
+            run = group[anchor:after]
+            seconds = seconds_of(run[0][1], run[-1][1])
+            if seconds >= least:
+                number += 1
+                x, y = (math.fsum(one[k] for one in run) / len(run) for k in (2, 3))
+                made.append((run[0][0], number, run[0][1], run[-1][1], seconds, len(run), x, y))
+            anchor = after
+    return made
+
+
 def run(text: str, types: dict[str, str], rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     point = PointPolicy(wkt="spot") if "spot" in types else PointPolicy("x", "y")
     with duckdb.connect() as made:
@@ -97,6 +116,25 @@ def test_calls_are_what_a_person_computes_point_by_point(rows: list[Point], offs
     assert_close(numbers, list_steps(points))
     trips = f"SELECT taxi, number, began, ended, seconds, points, length, from_x, from_y, to_x, to_y FROM Trips(pings, taxi, seen, place, {gap!r})"
     assert_close(run(trips, types, cells), list_trips(points, gap))
+    stays = f"SELECT taxi, number, began, ended, seconds, points, x, y FROM Stays(pings, taxi, seen, place, {gap!r}, 2)"
+    assert_close(run(stays, types, cells), list_stays(points, gap, 2))
+
+
+tracks = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 400), st.integers(0, 8), st.integers(0, 3)), max_size=40)
+
+
+@settings(max_examples=15)
+@given(tracks, st.sampled_from([0.0, 1.0, 2.5, 40.0]), st.sampled_from([0, 1, 60, 1000]), st.booleans())
+def test_stays_are_the_runs_around_anchors_that_last(rows: Any, radius: float, least: int, sphere: bool) -> None:
+    """Points lie on a lattice, so that many are exactly at the radius; degrees are so small that a step is about a metre."""
+    scale = 1 / 111_195 if sphere else 1.0
+    points: list[Point] = [(taxi, at, x * scale, y * scale) for taxi, at, x, y in rows]
+    radius = radius + 0.01 if sphere else radius
+    place = "DistanceSphere(place)" if sphere else "place"
+    text = f"SELECT taxi, number, began, ended, seconds, points, x, y FROM Stays(pings, taxi, seen, {place}, {radius}, {least}) ORDER BY taxi, number"
+    expected = list_stays(points, radius, least, metres if sphere else plain)
+    assert_close(run(text, XY, [(*one, "a") for one in points]), expected)
+    assert run(text.replace("taxi, number, began, ended, seconds, points, x, y", "count(*)").partition(" ORDER")[0], XY, [(*one, "a") for one in points]) == [(len(expected),)]  # fmt: skip
 
 
 def assert_close(found: list[Any], expected: list[Any]) -> None:
@@ -180,6 +218,20 @@ def test_lengths_of_trips_without_a_gap_are_those_of_all_steps() -> None:
         assert found == pytest.approx((len(trips), sum(row[6] for row in trips), sum(row[4] for row in trips) / len(trips)))  # fmt: skip
 
 
+@pytest.mark.parametrize("least", [1, 5])
+def test_sites_add_up_their_own_stays(least: int) -> None:
+    """Under a minimum too; where a taxi's points lie at several sites, no site knows its stays."""
+    stays = list_stays(TAXIS, 5, 60)
+    with connected(sites_of(APART), policy_of(least)) as db:
+        found = db.sql("SELECT count(*), sum(points), avg(seconds), avg(x), sum(number) FROM Stays(pings, taxi, seen, place, 5, 60)")  # fmt: skip
+        assert (found.strategy, found.rows[0][:2]) == ("sums", (len(stays), sum(row[5] for row in stays)))
+        means = [sum(row[k] for row in stays) / len(stays) for k in (4, 6)]
+        assert found.rows[0][2:] == (pytest.approx(means[0]), pytest.approx(means[1]), sum(row[1] for row in stays))
+        assert db.check(found)
+    with connected(sites_of(MIXED), policy_of(least, taxi="protected")) as db, pytest.raises(CompositionError, match=r"stays need all points of one taxi at one site(.|\n)*let the sites declare taxi with join: local"):  # fmt: skip
+        db.sql("SELECT count(*) FROM Stays(pings, taxi, seen, place, 5, 60)")
+
+
 def test_points_of_a_unit_at_several_sites_make_steps_under_shares() -> None:
     points = [one for one in TAXIS if one[0] < 4]
     steps = list_steps(points)
@@ -232,6 +284,13 @@ def test_steps_of_few_units_stay_hidden() -> None:
                 db.sql(f"SELECT sum(distance) FROM Steps(pings, taxi, seen, place) WHERE {condition}")
 
 
+def written(call: str) -> str:
+    """The SQL that a call stands for."""
+    point = {"place": PointPolicy("x", "y")}
+    return parse_statement(f"SELECT sum(points) FROM {call}", Catalog({"pings": XY}, {"pings": point})).sql
+
+
+TRIPS, STAYS = written("Trips(pings, taxi, seen, place, 300)"), written("Stays(pings, taxi, seen, place, 5, 60)")
 STEP = "SELECT taxi, {} AS v, LEAD(seen) OVER (PARTITION BY taxi ORDER BY seen, TRY_CAST(x AS DOUBLE), TRY_CAST(y AS DOUBLE)) AS ended FROM pings WHERE taxi IS NOT NULL AND seen IS NOT NULL AND isfinite(TRY_CAST(x AS DOUBLE)) AND isfinite(TRY_CAST(y AS DOUBLE))"
 
 
@@ -240,9 +299,11 @@ STEP = "SELECT taxi, {} AS v, LEAD(seen) OVER (PARTITION BY taxi ORDER BY seen, 
     f"SELECT sum(v) FROM ({STEP.format('LEAD(x, 2) OVER (PARTITION BY taxi ORDER BY seen)')}) AS s",
     f"SELECT sum(v) FROM ({STEP.format('sqrt((x - 3) * (x - 3))')}) AS s", f"SELECT sum(v) FROM ({STEP.format('x')} AND taxi <> 3) AS s",
     f"SELECT sum(v) FROM (SELECT x AS taxi, {STEP.format('x')[len('SELECT taxi, '):]}) AS s", f"SELECT sum(v) FROM ({STEP.format('x')} LIMIT 5) AS s",
-    "SELECT sum(length) FROM Trips(pings, taxi, seen, place, 300)",
+    TRIPS.replace("<= 300.0 THEN 0 ELSE 1 END AS stops", "<= 301.0 THEN 0 ELSE 1 END AS stops"), TRIPS.replace("WHERE", "WHERE taxi <> 3 AND"), TRIPS.replace("COUNT(*) OVER", "MAX(t.x) OVER"),
+    TRIPS.replace(" QUALIFY ROW_NUMBER() OVER (PARTITION BY t.unit, t.number ORDER BY t.at_, t.x, t.y) = 1", ""), STAYS.replace("5.0, FALSE", "5.0 + 0.0, FALSE"), STAYS.replace("= 1 AND", "= 1 AND t.unit <> 3 AND"),
 ])  # fmt: skip
 def test_what_looks_like_steps_and_has_a_number_of_ones_own_is_refused_under_a_minimum(text: str) -> None:
+    assert text not in (TRIPS, STAYS)
     with connected(sites_of(APART), policy_of(5)) as db, pytest.raises(AtollError, match=r"min_count(=| is )5"):
         db.sql(text, strategy="sums")
 
@@ -263,6 +324,8 @@ def test_a_derived_column_is_as_private_as_what_it_is_computed_from() -> None:
     ("Steps(pings, cab, seen, place)", "cab is no column of pings"), ("Steps(pings, taxi, seen)", r"write Steps\(points, unit, at, location\)"), ("Trips(pings, taxi, seen, place, -5)", "gap is -5"), ("Trips(pings, taxi, seen, place, '5')", "gap is '5'"),
     ("Steps((SELECT *, x AS speed FROM pings) AS p, taxi, seen, place)", "speed is a column of the points"), ("Steps((SELECT taxi, seen, x FROM pings) AS p, taxi, seen, place)", "no point place is declared"),
     ("Steps((SELECT taxi, seen + 1 AS seen, x, y FROM pings) AS p, taxi, seen, place)", "times are of an unknown type"), ("Meetings(pings, pings, seen, place, 1, 1)", "both tables are called pings"),
+    ("Stays(pings, taxi, seen, place, -1, 60)", "radius is -1"), ("Stays(pings, taxi, seen, place, 1, 'x')", "seconds is 'x'"), ("Stays(pings, taxi, seen, place, 1)", r"write Stays\(points, unit, at, location, radius, seconds\)"),
+    ("(SELECT RunNumber(seen, x, y, 1, FALSE) AS n FROM pings) AS q", r"RunNumber outside of its place\nLINE 1(.|\n)*call stays"), ("(SELECT EachPoint(x, y) AS n FROM pings GROUP BY taxi) AS q", "EachPoint outside of its place"),
     ("Meetings(pings AS a, pings AS b, seen, spot, 1, 1)", "no point spot of a"), ("Meetings(pings AS a, pings AS b, fleet, place, 1, 1)", "times of a are VARCHAR"),
 ])  # fmt: skip
 def test_calls_that_do_not_fit_are_refused_with_a_remedy(call: str, match: str) -> None:

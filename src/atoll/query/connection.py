@@ -240,7 +240,13 @@ class SqlConnection:
             answer that is approximate, or only a plan, or one of several that are right, such as a matching; and for one over relations that were kept before rows changed, see `changed_since`.
         """
         inexact = result.approximate is not None or bool(result.privacy and result.privacy["noise_std"])
-        if result.explained or inexact or result.kept or result.statement is None or result.statement.needs:
+        if (
+            result.explained
+            or inexact
+            or result.kept
+            or result.statement is None
+            or "matching" in result.statement.needs
+        ):
             return None
         if self.changed_since(result):
             return None

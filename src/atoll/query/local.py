@@ -249,6 +249,7 @@ class LocalCells:
         listed: local SQL of the keys that could occur; empty without keys.
         possible: keys that could occur.
         members: for each released table, the units with their cell and conditions; only if few units must not show.
+        bases: for each released table, the same with the digest of each of its bases.
     """
 
     def __init__(self, silo: Silo, plan: QueryPlan, *, lone: bool) -> None:
@@ -273,7 +274,9 @@ class LocalCells:
         self._rows = {tuple(row[:keys]): row[keys:] for row in found[0]}
         self.possible: list[Cell] = [tuple(row) for row in found[1]] if plan.keys else []
         rest = found[1 + bool(plan.keys) :]
-        self.members = rest[: len(plan.released)]
+        # What a record compares is the last column: first the rows' own digest, then that of each basis, where there is one.
+        self.members = [[row[: len(row) - len(one.bases)] for row in rows] for one, rows in zip(plan.released, rest, strict=False)]  # fmt: skip
+        self.bases = [[[(*row[: len(row) - len(one.bases) - 1], row[k - len(one.bases)]) for row in rows if row[k - len(one.bases)] is not None] for k in range(len(one.bases))] for one, rows in zip(plan.released, rest, strict=False)]  # fmt: skip
         self.entities = rest[len(plan.released) :]
 
     @property
@@ -421,6 +424,11 @@ class UnitRows:
             made.append((at if whole else self._parts.setdefault((at, part), len(self._held) + len(self._parts)), where))  # fmt: skip
         return made
 
+    def every(self, unit: Any) -> int:
+        """The digest of all rows of a unit; 0 for one that is not here."""
+        at = self._places.get(unit)
+        return 0 if at is None else int(self._every[at])
+
     def label(self, pairs: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
         """The set of each item, -1 for none, of all that were placed."""
         labels = np.full(len(self._held) + len(self._parts), -1, np.int64)
@@ -517,11 +525,15 @@ def _describe_units(island: Any, cells: LocalCells, told: Sequence[Cell], hidden
     places = [{0} | {p for k, one in enumerate(plan.aggregates) if k not in some for p in one.supports} for some in hidden]  # fmt: skip
     # Where a value is missing a sum has 0, so the rows with a value are no further set of rows to a sum.
     divided = {0} | {p for one in plan.aggregates for p in (one.supports if one.name == "count" else one.supports[:-1])}
-    for released, members, entities in zip(plan.released, cells.members, cells.entities, strict=True):
+    for released, members, bases, entities in zip(
+        plan.released, cells.members, cells.bases, cells.entities, strict=True
+    ):
         units = UnitRows(entities)
-        sets = AnsweredCells(plan.cell_sets, told, members, units, lambda cell, place: _cell_name(plan, told[cell], place))  # fmt: skip
-        mine = plan.cell_sets.of_table(released.alias)
-        made = [one for place in sorted({0}.union(*places)) for one in sets.list_rows(place, [place in some for some in places], place in divided)]  # fmt: skip
+        ways = [AnsweredCells(plan.cell_sets, told, rows, units, lambda cell, place: _cell_name(plan, told[cell], place)) for rows in (members, *bases)]  # fmt: skip
+        sets, mine = ways[0], plan.cell_sets.of_table(released.alias)
+        made = [one for way in ways for place in sorted({0}.union(*places)) for one in way.list_rows(place, [place in some for some in places], place in divided)]  # fmt: skip
+        if released.whole:  # a unit more or less differs by 1, whatever rows of others there are more
+            made += [one for place in sorted({0}.union(*places)) for one in sets.list_rows(place, [place in some for some in places], combined=False, whole=True)]  # fmt: skip
         for k, one in enumerate(mine):
             made += sets.list_products(k, len(mine), one, [one.aggregate not in some for some in hidden])
         record = open_record(island, plan.statement.text, plan.policy.min_count, released.table, units.hashes)
@@ -559,18 +571,22 @@ class AnsweredCells:
             ):
                 yield cell, row
 
-    def list_rows(self, condition: int, shown: Sequence[bool], combined: bool) -> list[RowSets]:
+    def list_rows(self, condition: int, shown: Sequence[bool], combined: bool, *, whole: bool = False) -> list[RowSets]:
         """The units of a condition in each cell, and in all cells.
 
         Args:
             condition: its place; below 0 for those that it is not true of.
             shown: in which cells it is answered.
             combined: see `RowSets`.
+            whole: whether a unit is itself, whichever of its rows there are.
         """
         parts, every = dict[tuple[Any, int], int](), dict[Any, int]()
         for cell, row in self._inside(condition, shown):
             parts[row[0], cell] = parts.get((row[0], cell), 0) + int(row[-1] or 0)
             every[row[0]] = every.get(row[0], 0) + int(row[-1] or 0)
+        if whole:
+            parts = {one: self._units.every(one[0]) for one in parts}
+            every = {unit: self._units.every(unit) for unit in every}
         made = self._sets(condition, self._units.place_all((*one, digest) for one, digest in parts.items()))
         if len(self._told) > 1:  # the groups add up to a total
             total = self._units.place_all((unit, 0, digest) for unit, digest in every.items())

@@ -10,7 +10,7 @@ CASE inside an aggregate. Both are sets of rows, and what is released of a set n
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -31,10 +31,10 @@ from .aggregates import (
 )
 from .databases.silo import quote
 from .policy import LEVELS, QueryPolicy
-from .rules.trajectories import is_steps
+from .rules.trajectories import RunForm, find_lowest, read_form
 from .scopes import Scopes, find_outermost, group_keys, has_grouping_sets, merge_derived
 from .spatial import distance_of, nearest_of
-from .statement import Catalog, SqlStatement, shadow
+from .statement import Catalog, SqlStatement, parse_statement, shadow
 
 __all__ = [
     "CellSets",
@@ -104,6 +104,8 @@ class Released:
         unit: the column of its units; empty for rows.
         alone: whether it is all that the statement reads, so that rows are counted as they are.
         local: whether each unit lies at one site; if not, one may count at every site.
+        bases: columns of local SQL that are sums of hashes of rows of the table, by which a site's record compares what a rule derives with other statements.
+        whole: whether units are counted (``COUNT(DISTINCT taxi)``), so that which of their rows there are makes no difference to a number.
     """
 
     table: str
@@ -111,6 +113,8 @@ class Released:
     unit: str
     alone: bool
     local: bool = True
+    bases: tuple[str, ...] = ()
+    whole: bool = False
 
     @property
     def entity(self) -> str:
@@ -122,6 +126,11 @@ class Released:
     def digest(self) -> str:
         """Local SQL of which rows of the table are added up, and how often."""
         return digest_rows_text(f"{quote(self.alias)}.{quote(ROW)}")
+
+    @property
+    def sums(self) -> list[str]:
+        """Local SQL of the digests of its bases; NULL where no row has one."""
+        return [f"CAST(sum({quote(self.alias)}.{quote(one)}) % {DIGEST} AS BIGINT)" for one in self.bases]
 
     def count(self, condition: Condition) -> str:
         """Local SQL of the number of units."""
@@ -169,7 +178,7 @@ class CellSets:
         return [one for one in self.covariates if one.alias == alias]
 
     def units_text(self, one: Released, body: str) -> str:
-        """Local SQL of the units of a table: unit, keys, whether each condition holds and each value is there, the weight by each covariate and by 1, if there are any, and the digest of the rows.
+        """Local SQL of the units of a table: unit, keys, whether each condition holds and each value is there, the weight by each covariate and by 1, if there are any, the digest of the rows, and those of bases.
 
         Args:
             one: the table.
@@ -182,10 +191,11 @@ class CellSets:
         ]
         mine = self.of_table(one.alias)
         if not mine:
-            return f"SELECT {', '.join(f'{text} AS c{k}' for k, text in enumerate([*shown, one.digest]))} {body} GROUP BY ALL"
+            return f"SELECT {', '.join(f'{text} AS c{k}' for k, text in enumerate([*shown, one.digest, *one.sums]))} {body} GROUP BY ALL"
         row = f"{quote(one.alias)}.{quote(ROW)}"
         every = range(len(mine))
-        inner = [*(f"{text} AS c{k}" for k, text in enumerate(shown)), f"{row} AS r", *(f"{covariate.text} AS g{k}" for k, covariate in enumerate(mine))]  # fmt: skip
+        bases = [f"{quote(one.alias)}.{quote(name)} AS p{k}" for k, name in enumerate(one.bases)]
+        inner = [*(f"{text} AS c{k}" for k, text in enumerate(shown)), f"{row} AS r", *bases, *(f"{covariate.text} AS g{k}" for k, covariate in enumerate(mine))]  # fmt: skip
         exact = [f"CASE WHEN regexp_full_match(typeof(g{k}), '{_EXACT}') THEN TRY(CAST(replace(CAST(g{k} AS VARCHAR), '.', '') AS HUGEINT)) END AS x{k}" for k in every]  # fmt: skip
         double = [f"CASE WHEN NOT regexp_full_match(typeof(g{k}), '{_EXACT}') AND isfinite(TRY(CAST(g{k} AS DOUBLE))) THEN TRY(CAST(g{k} AS DOUBLE)) END AS d{k}" for k in every]  # fmt: skip
         tops = [f"max(abs(d{k})) OVER () AS m{k}" for k in every]
@@ -199,7 +209,8 @@ class CellSets:
         keys = [f"c{k}" for k in range(len(shown))]
         steps = f"made AS (SELECT {', '.join(inner)} {body}), numbers AS (SELECT *, {', '.join([*exact, *double])} FROM made), tops AS (SELECT *, {', '.join(tops)} FROM numbers), scaled AS (SELECT *, {', '.join(scaled)} FROM tops)"
         rows = f"SELECT *, {', '.join([*whole, *hashed])} FROM (SELECT *, {', '.join(apart)} FROM scaled)"
-        outer = [*keys, *weights, f"{digest_rows_text('r')} AS d"]
+        sums = [f"CAST(sum(p{k}) % {DIGEST} AS BIGINT) AS e{k}" for k in range(len(bases))]
+        outer = [*keys, *weights, f"{digest_rows_text('r')} AS d", *sums]
         return f"SELECT {', '.join(outer)} FROM (WITH {steps} {rows}) GROUP BY ALL"
 
 
@@ -317,6 +328,7 @@ class QueryPlanner:
         self.addends: list[Addend] = []
         self.aggregates: list[tuple[Any, QueryAggregate]] = []
         self.covariates: list[Covariate] = []
+        self._forms: dict[int, RunForm | None] = {}
 
     @property
     def strict(self) -> bool:
@@ -328,7 +340,7 @@ class QueryPlanner:
         self._require_aggregates()
         self.scopes.require_readable()
         if self.strict:
-            self.scopes.require_even_weights()
+            self.scopes.require_even_weights(recorded=True)
             self.scopes.require_few_decided()
         self.scopes.require_local()
         released = self._released()
@@ -407,42 +419,53 @@ class QueryPlanner:
                 if divided:
                     unit = self.policy.table(table).unit
                     local = lone or not unit or self.policy.table(table).column(unit).local
-                    found.append(Released(table, alias, unit, len(sources) == 1, local))
-            elif divided and self.strict and (steps := self._table_of_steps(source)):
-                unit = self.policy.table(steps).unit
-                found.append(Released(steps, alias, unit, False, lone or self.policy.table(steps).column(unit).local))
+                    whole = any(self.scopes.is_unit(c, self.root) and c.table == alias for one in self.tree.find_all(exp.Distinct) for c in one.expressions)  # fmt: skip
+                    found.append(Released(table, alias, unit, len(sources) == 1, local, whole=whole))
+            elif divided and self.strict and (form := self._form_of(source)) is not None:
+                table = find_lowest(source.expression).args["from_"].this.name.lower()
+                unit = self.policy.table(table).unit
+                found.append(Released(table, alias, unit, False, lone or self.policy.table(table).column(unit).local, form.bases))  # fmt: skip
             elif divided and self.strict:
                 raise CompositionError(f"the subquery {alias} cannot be merged into the statement, and min_count={self.policy.min_count} counts rows of tables", where=self.where, remedy="write it without a subquery in FROM")  # fmt: skip
         return tuple(found)
 
-    def _table_of_steps(self, source: Any) -> str:
-        """The table of whose points a derived table has the steps (`atoll.query.rules.trajectories`): they are rows of its units; empty for another one."""
-        exp, select = self.exp, source.expression
-        base = select.args["from_"].this if isinstance(select, exp.Select) and select.args.get("from_") else None
+    def _form_of(self, source: Any) -> RunForm | None:
+        """What a rule of trajectories writes as a derived table (`atoll.query.rules.trajectories`), whose rows are of units of one table; ``None`` for another one."""
+        if id(source) not in self._forms:
+            self._forms[id(source)] = self._read_form(source.expression)
+        return self._forms[id(source)]
+
+    def _read_form(self, select: Any) -> RunForm | None:
+        exp = self.exp
+        base = find_lowest(select).args["from_"].this if isinstance(select, exp.Select) and select.args.get("from_") else None  # fmt: skip
         if not isinstance(base, exp.Table) or self.scopes.is_cte(base):
-            return ""
+            return None
         table = base.name.lower()
         types = {name.lower(): kind for name, kind in self.catalog.tables[table].items()}
         unit = self.policy.table(table).unit
-        return table if unit and is_steps(select, unit, types, self.policy.table(table).points) else ""
 
-    def _number_steps(self, tree: Any, alias: str, *, keys: bool = False) -> None:
-        """Give derived steps the number of the row where each begins, in place.
+        def prepare(text: str) -> Any:
+            tree = merge_derived(parse_statement(f"SELECT * FROM ({text}) AS runs", Catalog({table: self.catalog.tables[table]})).tree)  # fmt: skip
+            if self.strict:
+                try_casts(exp, tree)
+            return tree.args["from_"].this.this
+
+        return read_form(select, table, unit, types, self.policy.table(table).points, prepare) if unit else None
+
+    def _number_rows(self, tree: Any, alias: str, form: RunForm, *, keys: bool = False) -> None:
+        """Give a derived table of a rule the numbers of its rows, in place.
 
         Args:
             tree: a tree as local SQL has it.
             alias: of the derived table.
-            keys: whether only the columns of its table are kept, of all rows: which rows are points at all may not show in keys.
+            form: what the rule writes.
+            keys: whether only the columns of its table are kept, of all rows.
         """
-        exp = self.exp
         item = next(one for one in (tree.args["from_"].this, *(join.this for join in tree.args.get("joins") or ())) if one.alias_or_name == alias)  # fmt: skip
-        select = item.this
-        if keys:
-            select.set("where", None)
-            select.set("expressions", [one for one in select.expressions if isinstance(one.unalias(), exp.Column)])
-        else:
-            row = exp.column(ROW, table=select.args["from_"].this.alias_or_name, quoted=True)
-            select.append("expressions", exp.alias_(row, ROW, quoted=True))
+        made = form.list_plain(item.this) if keys else form.number(item.this)
+        if made is not item.this:
+            try_casts(self.exp, made)
+            item.set("this", made)
 
     # ------------------------------------------------------------------ keys
 
@@ -488,17 +511,18 @@ class QueryPlanner:
                 join.set("on", self._guarded_node(join.args["on"]))
         prefix = f"WITH {self.with_text} " if self.with_text else ""
         self.origin = prefix, _from_text(tree)
-        for alias in self._steps() if self.strict else ():
-            self._number_steps(tree, alias)
+        for alias, form in self._list_forms().items() if self.strict else ():
+            self._number_rows(tree, alias, form)
         body = _from_text(tree)
         if tree.args.get("where"):
             parts = split_conditions(self.exp, tree.args["where"])
             body += f" WHERE {' AND '.join(f'({self._guarded(part)})' for part in parts)}"
         return body, f" GROUP BY {', '.join(self._guarded(node) for _, node in keys)}" if keys else ""
 
-    def _steps(self) -> list[str]:
-        """The derived tables that are steps."""
-        return [alias for alias, (_, source) in self.root.selected_sources.items() if not isinstance(source, self.exp.Table) and self._table_of_steps(source)]  # fmt: skip
+    def _list_forms(self) -> dict[str, RunForm]:
+        """The derived tables that rules of trajectories write."""
+        named = {alias: self._form_of(source) for alias, (_, source) in self.root.selected_sources.items() if not isinstance(source, self.exp.Table)}  # fmt: skip
+        return {alias: form for alias, form in named.items() if form is not None}
 
     def _guarded_node(self, node: Any) -> Any:
         """An expression, NULL where it fails if few rows must not show."""
@@ -510,13 +534,15 @@ class QueryPlanner:
             return ""
         exp = self.exp
         wanted = {column.table for _, node in keys for column in node.find_all(exp.Column)}
-        steps = self._steps()
-        for alias in sorted(wanted):
-            if not isinstance(self.root.selected_sources[alias][1], exp.Table) and alias not in steps:
+        forms = self._list_forms()
+        for node, alias in sorted(((c, c.table) for _, key in keys for c in key.find_all(exp.Column)), key=lambda one: one[1]):  # fmt: skip
+            if not isinstance(self.root.selected_sources[alias][1], exp.Table) and not (
+                alias in forms and self._is_plain(node, forms)
+            ):
                 raise CompositionError(f"groups by a column of the subquery {alias}", where=self.where, remedy="write it without a subquery in FROM")  # fmt: skip
         tree = self._renamed()
-        for alias in steps:
-            self._number_steps(tree, alias, keys=True)
+        for alias, form in forms.items():
+            self._number_rows(tree, alias, form, keys=True)
         joins = list(zip(self.tree.args.get("joins") or (), tree.args.get("joins") or (), strict=True))
         base = tree.args["from_"].this
         read = set(self.root.selected_sources)
@@ -532,14 +558,15 @@ class QueryPlanner:
         kept = [
             f"({self._guarded(part)})"
             for mine, part in zip(split_conditions(exp, self.tree.args.get("where")), split_conditions(exp, tree.args.get("where")), strict=True)
-            if self._is_public(mine) and mine.find(exp.Query) is None and {c.table for c in mine.find_all(exp.Column)} <= read and all(c.table not in steps or self._is_plain(c) for c in mine.find_all(exp.Column))
+            if self._is_public(mine) and mine.find(exp.Query) is None and {c.table for c in mine.find_all(exp.Column)} <= read and all(c.table not in forms or self._is_plain(c, forms) for c in mine.find_all(exp.Column))
         ]  # fmt: skip
         return text + (f" WHERE {' AND '.join(kept)}" if kept else "")
 
-    def _is_plain(self, column: Any) -> bool:
+    def _is_plain(self, column: Any, forms: Mapping[str, RunForm]) -> bool:
         """Whether a column of a derived table is one of a table."""
         source = self.root.selected_sources[column.table][1]
-        return all(isinstance(one, self.exp.Column) for one in self.scopes.projections_of(source, column.name))
+        unit = self.policy.table(find_lowest(source.expression).args["from_"].this.name).unit
+        return forms[column.table].is_plain(column.name, self.scopes.projections_of(source, column.name), unit)
 
     def _reads_tables(self) -> bool:
         """Whether the statement reads tables alone, and no derived ones."""

@@ -448,11 +448,14 @@ class Scopes:
                         found |= {name: found.get(name, (counted or known)[0]) for name in names}
             yield from sorted(found.items())
 
-    def require_even_weights(self) -> None:
+    def require_even_weights(self, *, recorded: bool = False) -> None:
         """Refuse what would have single rows count more often than others, where few rows must not show: units are counted once, however often they are added.
 
         ``SUM(v.pay)`` over ``v JOIN n ON n.k = 1 OR v.id = 3`` is the total and ``v.pay`` of one row many times, and the units behind both are the same.
-        So tables meet in equal values, whole tables alone, and no value of rows that every site has weighs the rows that they meet.
+        So tables meet in equal values, whole tables alone, and no value of rows that every site has weighs the rows that they meet. Where units are counted, each once (``COUNT(DISTINCT taxi)``), nothing weighs more.
+
+        Args:
+            recorded: whether a site's record of answers sees which rows meet those that every site has.
 
         Raises:
             CompositionError: names the part.
@@ -465,7 +468,8 @@ class Scopes:
                 self._require_other_tables(scope)
             elif isinstance(select, self.exp.Select) and len(self.sources_of(scope)) > 1:
                 alike = {name for name, (_, source) in self.sources_of(scope).items() if not self.is_source_divided(source)}  # fmt: skip
-                self._require_even_joins(scope, alike)
+                once = recorded and scope is self.root and len(self._units_counted(scope)) == len(self.sources_of(scope)) - len(alike) == 1  # fmt: skip
+                self._require_even_joins(scope, alike, once=once)
                 self._require_own_values(scope, alike)
 
     # ------------------------------------------------------------------ what single rows decide, where few must not show
@@ -572,26 +576,50 @@ class Scopes:
     def _uneven(self, what: str, remedy: str) -> CompositionError:
         return CompositionError(f"{what}, which could count single rows more often than others, and min_count is {self.policy.min_count}", where="few rows", remedy=remedy)  # fmt: skip
 
+    def _units_counted(self, scope: Any) -> set[str]:
+        """The sources of whose units a SELECT counts each once, by ``COUNT(DISTINCT …)``; none if it has other aggregates, or shows something beside its groups."""
+        exp, found = self.exp, set[str]()
+        nodes = [one for one in scope.expression.find_all(exp.AggFunc) if self.scope_of(one) is scope]
+        for node in nodes:
+            given = node.this.expressions if isinstance(node, exp.Count) and isinstance(node.this, exp.Distinct) else []
+            if len(given) != 1 or not self.is_unit(given[0], scope):
+                return set()
+            found.add(given[0].table)
+        return found
+
+    def is_unit(self, node: Any, scope: Any) -> bool:
+        """Whether an expression is the column of a table's units."""
+        source = self.source_of(node, scope)[0] if isinstance(node, self.exp.Column) else None
+        return isinstance(source, self.exp.Table) and self.policy.table(source.name).unit == node.name.lower() != ""
+
     def _require_other_tables(self, scope: Any) -> None:
         """Refuse a set operation that reads the rows of one table twice."""
         left, right = map(self.divided_tables, scope.set_operation_scopes)
         for table in sorted(left & right):
             raise self._uneven(f"{type(scope.expression).__name__.upper()} reads rows of {table} on both sides", "write one SELECT whose WHERE has both conditions")  # fmt: skip
 
-    def _require_even_joins(self, scope: Any, alike: set[str]) -> None:
+    def _require_even_joins(self, scope: Any, alike: set[str], *, once: bool) -> None:
+        """Refuse joins that could count single rows more often than others.
+
+        Args:
+            scope: the SELECT.
+            alike: the sources that every site has alike.
+            once: whether each unit of the only other one counts once, whatever it joins: then which of those it meets weighs nothing.
+        """
         exp, sources, select = self.exp, self.sources_of(scope), scope.expression
         for name in sorted(alike):
             if not isinstance(sources[name][1], exp.Table):
                 raise self._uneven(f"the rows of {name} are written in the statement", "use CASE or IN, or a table that the policies call replicated")  # fmt: skip
         where = select.args.get("where")
         met = {select.args["from_"].this.alias_or_name}
-        for part in self._conjuncts(where and where.this):
+        for part in () if once else self._conjuncts(where and where.this):
             self._require_even(part, scope, alike)
         for join in select.args.get("joins") or ():
             name, side = join.this.alias_or_name, (join.side or "").upper()
             kept = {"LEFT": met, "RIGHT": {name}}.get(side, met | {name} if side == "FULL" else set())
             for part in self._conjuncts(join.args.get("on")):
-                self._require_even(part, scope, alike)
+                if not once:
+                    self._require_even(part, scope, alike)
                 read = self._read_of(part, scope)
                 if kept and (read <= kept if side != "FULL" else len(read) < 2):
                     raise self._uneven(f"{part.sql('duckdb')} decides which rows of a {side} JOIN meet others", "write the condition into WHERE")  # fmt: skip
@@ -612,7 +640,9 @@ class Scopes:
             plain = all(isinstance(one.unnest(), exp.Column) for one in (part.left, part.right)) and not read & alike
             if all(len(one) == 1 for one in sides) and (plain or (isinstance(part, exp.EQ) and part.find(exp.Query) is None)):  # fmt: skip
                 return
-        raise self._uneven(f"{part.sql('duckdb')} reads several tables", "join on equal columns, and put conditions on one table each into WHERE")  # fmt: skip
+        units = [f"COUNT(DISTINCT {name}.{unit})" for name in sorted(read - alike) if isinstance(source := self.sources_of(scope)[name][1], exp.Table) and (unit := self.policy.table(source.name).unit)]  # fmt: skip
+        count = f"ask for {units[0]} alone, or " if read & alike and len(units) == 1 else ""
+        raise self._uneven(f"{part.sql('duckdb')} reads several tables", f"{count}join on equal columns, and put conditions on one table each into WHERE")  # fmt: skip
 
     def _require_own_values(self, scope: Any, alike: set[str]) -> None:
         """Refuse to add up values of rows that every site has."""
@@ -768,6 +798,8 @@ class Scopes:
         for window in windows:
             if not any(self.is_local(part, scope) for part in window.args.get("partition_by") or ()):
                 raise CompositionError("a window of a subquery depends on rows of all sites", where="sums", remedy="PARTITION BY a column that the policy declares with join: local")  # fmt: skip
+        if keys and any(one.find(self.exp.Explode) for one in select.expressions) and not self.is_local(keys[0], scope):
+            raise CompositionError(f"stays need all points of one {keys[0].name} at one site", where="sums", remedy=f"let the sites declare {keys[0].name} with join: local, if that is so")  # fmt: skip
         grouped = group is not None or select.args.get("distinct") or any(self.scope_of(one) is scope and not isinstance(one.parent, self.exp.Window) for one in select.find_all(self.exp.AggFunc))  # fmt: skip
         correlated = scope.is_subquery and bool(scope.external_columns)
         if grouped and not correlated and not any(self.is_local(key, scope) for key in keys):

@@ -19,6 +19,7 @@ from .databases.silo import EMPTY, connect_duckdb, lock_connection, quote
 from .policy import LEVELS, PointPolicy, QueryPolicy
 from .rules.matching import expand_matched
 from .rules.registry import count_rules, expand_rules
+from .rules.trajectories import expand_runs
 from .spatial import break_ties, expand_points
 
 __all__ = [
@@ -82,7 +83,7 @@ class SqlStatement:
         pooled: the SELECT as DuckDB runs it over all rows in one place.
         explain: whether only the plan is asked for: ``""``, ``"explain"`` or ``"analyze"``.
         calls: each call of a rule, and what stands in its place.
-        needs: what a strategy must offer beside SQL, in words: ``"matching"``.
+        needs: what a strategy must offer beside SQL, in words: ``"matching"``, ``"stay"``.
     """
 
     text: str
@@ -298,13 +299,14 @@ def _parsed(
     sql = _plain_text(tree, body, anew=bool(params or calls))
     joins = _join_parts(sqlglot.exp, tree, catalog)
     spatial = expand_points(tree, catalog.points, lambda node: _at(node, text, offset))
-    needs = frozenset({"matching"} if expand_matched(tree, lambda node: _at(node, text, offset)) else ())
+    marks = {"matching": expand_matched, "stay": expand_runs}
+    needs = frozenset([name for name, expand in marks.items() if expand(tree, lambda node: _at(node, text, offset))])
     _require_columns(sqlglot, tree, catalog, text, offset)
     columns, types = _describe(
         tree.sql("duckdb") if params or spatial or calls or needs or joins else body.strip().removesuffix(";"), catalog
     )
     found = _qualified(sqlglot, tree, catalog)
-    pooled = break_ties(found) if spatial else sql
+    pooled = break_ties(found) if spatial or "stay" in needs else sql
     return SqlStatement(text, found, columns, types, explain, sql, pooled, (*calls, *joins), needs)
 
 
@@ -389,7 +391,7 @@ _FUNCTIONS = frozenset(
     count sum avg min max var_samp var_pop variance stddev stddev_samp stddev_pop corr covar_samp covar_pop count_if exists any all in median mode quantile
     quantile_cont quantile_disc approx_quantile approx_count_distinct string_agg listagg bool_and bool_or first last arg_min arg_max row_number rank dense_rank
     percent_rank cume_dist ntile lag lead first_value last_value nth_value geomean skewness kurtosis regr_slope regr_intercept regr_r2 grouping grouping_id
-    dwithin knn distance distancesphere point matched""".split()  # noqa: SIM905 - a list for people
+    dwithin knn distance distancesphere point matched eachpoint runnumber""".split()  # noqa: SIM905 - a list for people
 )
 """Functions that only compute from their arguments, by the names that DuckDB's text has."""
 _REFUSED_NODES = (

@@ -9,5 +9,6 @@ from .registry import rule as rule
 from .skyline import write_skyline as write_skyline
 from .subgraph import write_subgraph as write_subgraph
 from .trajectories import write_meetings as write_meetings
+from .trajectories import write_stays as write_stays
 from .trajectories import write_steps as write_steps
 from .trajectories import write_trips as write_trips

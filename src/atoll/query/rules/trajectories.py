@@ -4,6 +4,7 @@
 | --- | --- |
 | ``Steps`` | two points of a unit, one after the other: time, distance and speed between them |
 | ``Trips`` | points of a unit without a long pause between two of them: its length, duration and ends |
+| ``Stays`` | points of a unit near to the first of them, for a while: where it was, from when to when |
 | ``Meetings`` | two points of two tables that are near in space and in time |
 
 A table has a row for each point. The policy declares where it is (``points: {place: {x: lon, y: lat}}``) and who it belongs to (``unit: taxi``). Points without a unit, a time or a place are left out. Points at one time are ordered by
@@ -11,15 +12,21 @@ their coordinates, so that steps depend neither on the order of rows nor on who 
 
 Times are numbers of seconds, dates or timestamps. A distance is Euclidean, in units of the coordinates; ``DistanceSphere(place)`` in the place of the point makes it metres.
 
-Terms are those of MobilityDB and MovingPandas. A trip ends before a pause of more than ``gap`` seconds, as ``ObservationGapSplitter`` has it; a point alone is a trip of length 0.
+Terms are those of MobilityDB and MovingPandas. A trip ends before a pause of more than ``gap`` seconds, as ``ObservationGapSplitter`` has it; a point alone is a trip of length 0. Stays are the stay points of Li et al. 2008, "Mining user
+similarity based on location history".
+
+Where few must not show (``min_count``), numbers that the analyst chooses make rows of several points: a gap, a radius. So a site's record knows a trip or a stay by all that its values are computed from, and also by the points where it begins and ends, by all of its
+points and by the steps between them: sums of these are sums over rows that other statements have too (`RunForm`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from atoll.core.errors import ConfigError
 
 from ..databases.silo import quote
 from ..spatial import write_coordinates, write_distance
@@ -28,13 +35,23 @@ from .registry import Rewriting, RuleCall, RuleSource, rule
 if TYPE_CHECKING:
     from ..policy import PointPolicy
 
-__all__ = ["is_steps", "write_meetings", "write_steps", "write_trips"]
+__all__ = ["RunForm", "expand_runs", "read_form", "write_meetings", "write_stays", "write_steps", "write_trips"]
 
 _MOMENT = re.compile(r"DATE|TIMESTAMP.*")
 _NUMBER = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|REAL|DOUBLE|DECIMAL.*")
 _POINTS = "point"
 _STEPS = ("number", "began", "ended", "seconds", "distance", "speed", "from_x", "from_y", "to_x", "to_y")
 _TRIPS = ("began", "ended", "seconds", "points", "length", "from_x", "from_y", "to_x", "to_y")
+_STAYS = ("began", "ended", "seconds", "points", "x", "y")
+_ROW = "@row"
+"""The number of a row in local SQL (`atoll.query.plan.ROW`)."""
+_BASES = ("@starts", "@ends", "@points", "@steps")
+"""Of a row of several points: hashes of the point where it begins, of that where it ends, of all, and of all but the last, where steps begin."""
+_MARKS = ("7000001.25", "7000002.25")
+"""Stand for the numbers of a call in the text that calls are compared with."""
+_NUMBER_TEXT = r"([0-9.eE+-]+)"
+_ARGUMENTS = {"eachpoint": 4, "runnumber": 5}
+"""What rules write for a unit's points one by one, and for the number of the run of each: a window knows no run, which begins where the one before ends."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +83,10 @@ class _Trajectory:
     def window(self, function: str, value: str = "") -> str:
         """SQL of a window over the points of a unit in the order of time."""
         return f"{function}({value}) OVER (PARTITION BY {self.unit} ORDER BY {self.at}, {self.x}, {self.y})"
+
+    def row(self, rows: bool) -> list[str]:
+        """The number of a point's row in local SQL, if it is asked for."""
+        return [f"{quote(self.source.alias)}.{quote(_ROW)} AS row_"] if rows else []
 
     def seconds(self, began: str, ended: str) -> str:
         """SQL of the seconds between two times."""
@@ -112,7 +133,126 @@ def _make_trajectory(source: RuleSource, unit: str, at: str, kind: str, point: P
     return _Trajectory(source, mine, when, x, y, moment, sphere, " AND ".join(there), columns)
 
 
-def is_steps(select: Any, unit: str, types: Mapping[str, str], points: Mapping[str, PointPolicy]) -> bool:
+@dataclass(frozen=True)
+class RunForm:
+    """A derived table that a rule writes: each of its rows is of points of one unit, and of no other points by a number that somebody chooses.
+
+    Attributes:
+        bases: columns of local SQL, beside ``@row``, that are sums of hashes of points: those by which a site's record compares the table's rows with rows of other statements.
+        text: local SQL of the table with these columns; empty for steps, to which they are added.
+    """
+
+    bases: tuple[str, ...]
+    text: str = ""
+
+    def number(self, select: Any) -> Any:
+        """The SELECT in local SQL with ``@row`` and the bases; steps are changed in place.
+
+        Args:
+            select: the SELECT, of tables as local SQL calls them.
+        """
+        from sqlglot import exp, parse_one
+
+        if self.text:
+            made = parse_one(self.text, dialect="duckdb")
+            expand_runs(made, lambda _: "")
+            return made
+        row = exp.column(_ROW, table=select.args["from_"].this.alias_or_name, quoted=True)
+        after = next(one for one in select.find_all(exp.Window) if isinstance(one.this, exp.Lead)).copy()
+        after.set("this", exp.Lead(this=row.copy()))
+        select.append("expressions", exp.alias_(row, _ROW, quoted=True))
+        select.append("expressions", parse_one(f"{_hash_text(after.sql('duckdb'))} AS {quote(self.bases[0])}", dialect="duckdb"))  # fmt: skip
+        return select
+
+    def list_plain(self, select: Any) -> Any:
+        """The SELECT with the columns of its table alone, of all rows: which rows are points at all may not show in keys. Changes the SELECT.
+
+        Args:
+            select: the SELECT, of tables as local SQL calls them.
+        """
+        from sqlglot import exp
+
+        shown = [one for one in select.expressions if isinstance(one.unalias(), exp.Column)]
+        if self.text:
+            lowest = find_lowest(select)
+            unit = next(one.unalias() for one in lowest.expressions if one.alias == "unit")
+            shown = [exp.alias_(unit, shown[0].alias_or_name, quoted=True)]
+            return exp.select(*shown).from_(lowest.args["from_"].this)
+        select.set("where", None)
+        select.set("expressions", shown)
+        return select
+
+    def is_plain(self, name: str, found: Sequence[Any], unit: str) -> bool:
+        """Whether a column is one of the table.
+
+        Args:
+            name: its name.
+            found: what it is in the derived table.
+            unit: the column of the table's units.
+        """
+        from sqlglot import exp
+
+        return name.lower() == unit if self.text else all(isinstance(one, exp.Column) for one in found)
+
+
+def _hash_text(row: str) -> str:
+    """SQL of what a row counts in a digest (`atoll.query.plan.digest_rows_text`)."""
+    return f"CAST(md5_number_lower(CAST({row} AS VARCHAR)) AS HUGEINT)"
+
+
+def read_form(select: Any, table: str, unit: str, types: Mapping[str, str], points: Mapping[str, PointPolicy], prepare: Callable[[str], Any]) -> RunForm | None:  # fmt: skip
+    """Which rule writes a SELECT: steps, trips or stays of one table; ``None`` for anything else.
+
+    Args:
+        select: the SELECT, with names resolved and casts tried.
+        table: the table that it reads.
+        unit: the column of the table's units, in lower case.
+        types: the types of its columns, in lower case.
+        points: its points.
+        prepare: makes of the text of a SELECT one with names resolved and casts tried, as they are here.
+    """
+    from sqlglot import exp
+
+    if _is_steps(select, unit, types, points):
+        return RunForm(("@ends",))
+    lowest = find_lowest(select)
+    order = lowest.find(exp.Order)
+    at = order.expressions[0].this.name.lower() if order is not None else ""
+    if lowest.args["from_"].this.alias_or_name != _POINTS or at not in types:
+        return None
+    text, shown = str(select.sql("duckdb")), [one.alias_or_name for one in select.expressions][1:]
+    for kind, columns, count in ((_write_trips, _TRIPS, 1), (_write_stays, _STAYS, 2)):
+        if not {*shown} <= {"number", *columns}:
+            continue
+        for point in points.values():
+            for sphere in (False, True):
+                found, local = (_make_trajectory(RuleSource(f"{quote(name)} AS {quote(_POINTS)}", _POINTS, "", tuple(types)), quote(unit), quote(at), types[at], point, sphere) for name in (table, "@" + table))  # fmt: skip
+                template = prepare(kind(found, unit, _MARKS[:count], shown)).sql("duckdb")
+                numbers = _read_numbers(text, template, count)
+                if numbers:
+                    return RunForm(_BASES, kind(local, unit, numbers, shown, rows=True))
+    return None
+
+
+def find_lowest(select: Any) -> Any:
+    """The SELECT inside others that reads a table."""
+    from sqlglot import exp
+
+    while isinstance(select.args["from_"].this, exp.Subquery) and isinstance(select.args["from_"].this.this, exp.Select) and select.args["from_"].this.this.args.get("from_"):  # fmt: skip
+        select = select.args["from_"].this.this
+    return select
+
+
+def _read_numbers(text: str, template: str, count: int) -> tuple[str, ...]:
+    """The numbers that a text has in the places of marks; none if it is another text."""
+    pattern = re.escape(template)
+    for k, mark in enumerate(_MARKS[:count]):
+        pattern = pattern.replace(re.escape(mark), _NUMBER_TEXT, 1).replace(re.escape(mark), rf"\{k + 1}")
+    found = re.fullmatch(pattern, text)
+    return found.groups() if found else ()
+
+
+def _is_steps(select: Any, unit: str, types: Mapping[str, str], points: Mapping[str, PointPolicy]) -> bool:
     """Whether a SELECT of one table is what ``Steps`` writes: each value is computed from points of one unit, by no number that somebody chooses.
 
     Args:
@@ -189,28 +329,153 @@ def write_trips(call: RuleCall) -> Rewriting:
     Its columns are the unit, ``number`` (1, 2, … for each unit), ``began``, ``ended``, ``seconds``, ``points`` (how many), ``length`` (the sum of the distances of its steps), and the coordinates ``from_x``, ``from_y``, ``to_x``, ``to_y`` of its ends. With a
     gap above all pauses each unit has one trip, and lengths add up to the distances of all steps.
 
-    All points of a unit lie at one site (``join: local`` of its column). Under a ``min_count`` trips are refused: two gaps that differ by little would tell of one pause.
+    All points of a unit lie at one site (``join: local`` of its column). Under a ``min_count`` units of trips count as those of any table, and two gaps that differ by pauses of few units are not both answered.
     """
     found = _read_trajectory(call)
     gap = call.number(4, 0.0, "600")
-    before = f"{found.seconds(found.window('LAG', found.at), found.at)} <= {gap!r}"
-    after = f"{found.seconds(found.at, found.window('LEAD', found.at))} <= {gap!r}"
-    shown = [
+    shown = [name for name in ("number", *_TRIPS) if call.asks(name)]
+    return Rewriting(f"({_write_trips(found, _plain(call.column(1, call.source(0))), (repr(gap),), shown)}) AS {quote(call.alias or 'trips')}")  # fmt: skip
+
+
+def _write_trips(found: _Trajectory, unit: str, numbers: Sequence[str], shown: Sequence[str], *, rows: bool = False) -> str:  # fmt: skip
+    """SQL of trips.
+
+    Args:
+        found: the points.
+        unit: what the column of units is called.
+        numbers: the gap.
+        shown: the columns beside the unit.
+        rows: whether with ``@row`` and the bases of `RunForm`.
+    """
+    (gap,) = numbers
+    before = f"{found.seconds(found.window('LAG', found.at), found.at)} <= {gap}"
+    after = f"{found.seconds(found.at, found.window('LEAD', found.at))} <= {gap}"
+    points = [
         f"{found.unit} AS unit", f"{found.at} AS at_", f"{found.x} AS x", f"{found.y} AS y", f"CASE WHEN {before} THEN 0 ELSE 1 END AS starts", f"CASE WHEN {after} THEN 0 ELSE 1 END AS stops",
-        f"CASE WHEN {before} THEN {found.distance('LAG')} ELSE 0.0 END AS distance",
+        f"CASE WHEN {before} THEN {found.distance('LAG')} ELSE 0.0 END AS distance", *found.row(rows),
     ]  # fmt: skip
-    points = f"(SELECT {', '.join(shown)} FROM {found.source.text} WHERE {found.there}) AS s"
     number = "SUM(s.starts) OVER (PARTITION BY s.unit ORDER BY s.at_, s.x, s.y ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS number"  # fmt: skip
-    numbered = f"(SELECT s.unit, s.at_, s.x, s.y, s.starts, s.stops, s.distance, {number} FROM {points}) AS t"
+    kept = ", ".join(f"s.{name}" for name in ("unit", "at_", "x", "y", "starts", "stops", "distance", *(["row_"] if rows else [])))  # fmt: skip
+    numbered = f"(SELECT {kept}, {number} FROM (SELECT {', '.join(points)} FROM {found.source.text} WHERE {found.there}) AS s) AS t"  # fmt: skip
     values = {"began": "MIN(t.at_)", "ended": "MAX(t.at_)", "points": "COUNT(*)", "length": "SUM(t.distance)"}
     values |= {f"{name}_{axis}": f"MAX(CASE WHEN t.{which} = 1 THEN t.{axis} END)" for name, which in (("from", "starts"), ("to", "stops")) for axis in "xy"}  # fmt: skip
-    values = {name: f"{text} OVER (PARTITION BY t.unit, t.number)" for name, text in values.items()}
+    return _write_runs(found, unit, numbered, {"number": "t.number"} | _over_runs(values), shown, rows)
+
+
+def _over_runs(values: Mapping[str, str]) -> dict[str, str]:
+    """Aggregates over the points of a run."""
+    return {name: f"{text} OVER (PARTITION BY t.unit, t.number)" for name, text in values.items()}
+
+
+def _write_runs(found: _Trajectory, unit: str, numbered: str, values: dict[str, str], shown: Sequence[str], rows: bool, condition: str = "") -> str:  # fmt: skip
+    """SQL of a row for each run of points that have one number.
+
+    Args:
+        found: the points.
+        unit: what the column of units is called.
+        numbered: the points, each with the number of its run, as ``t``.
+        values: SQL of columns.
+        shown: those that are shown.
+        rows: whether with ``@row`` and the bases of `RunForm`.
+        condition: SQL of which runs there are.
+    """
     values["seconds"] = found.seconds(values["began"], values["ended"])
-    order = [name for name in ("number", *_TRIPS) if call.asks(name)]
-    inner = ", ".join(f"{values[name]} AS {name}" for name in order if name in values)
-    trips = f"(SELECT t.unit, t.number, t.starts{', ' * bool(inner)}{inner} FROM {numbered}) AS w"
-    asked = ", ".join([f"w.unit AS {call.column(1, call.source(0))}", *(f"w.{name}" for name in order)])
-    return Rewriting(f"(SELECT {asked} FROM {trips} WHERE w.starts = 1) AS {quote(call.alias or 'trips')}")
+    order = "PARTITION BY t.unit, t.number ORDER BY t.at_, t.x, t.y"
+    made = [f"t.unit AS {quote(unit)}", *(f"{values[name]} AS {name}" for name in shown)]
+    if rows:
+        first, last = f"FIRST_VALUE(t.row_) OVER ({order})", f"LAST_VALUE(t.row_) OVER ({order} ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)"  # fmt: skip
+        every, end = f"SUM({_hash_text('t.row_')}) OVER (PARTITION BY t.unit, t.number)", _hash_text(last)
+        hashes = (_hash_text(first), end, every, f"NULLIF({every} - {end}, 0)")
+        made += [f"concat({first}, '-', {last}, '-', t.number) AS {quote(_ROW)}", *(f"{text} AS {quote(name)}" for name, text in zip(_BASES, hashes, strict=True))]  # fmt: skip
+    more = f" AND {condition}" if condition else ""
+    return f"SELECT {', '.join(made)} FROM {numbered} QUALIFY ROW_NUMBER() OVER ({order}) = 1{more}"
+
+
+@rule("Stays(points, unit, at, location, radius, seconds)")
+def write_stays(call: RuleCall) -> Rewriting:
+    """The stays of trajectories: points of a unit that follow each other within ``radius`` of the first of them, for at least so many seconds, ``Stays(pings, taxi, seen, place, 0.001, 600)``.
+
+    Its columns are the unit, ``number`` (1, 2, … for each unit), ``began`` (arrival), ``ended`` (leaving), ``seconds``, ``points`` (how many), and their mean position ``x``, ``y``. The points of a unit fall into runs: a run begins with the first point, or with
+    the first one behind the run before, and goes on as long as points are within the radius of where it begins. A run of at least so many seconds is a stay, ``ended - began >= seconds``. These are the stay points of Li, Zheng, Xie, Chen, Liu, Ma 2008,
+    "Mining user similarity based on location history" (figure 4), except that theirs leaves with the first point outside; a run at the end of a trajectory counts too.
+
+    All points of a unit lie at one site (``join: local`` of its column), which makes its stays.
+    """
+    found = _read_trajectory(call)
+    numbers = (call.number(4, 0.0, "0.001"), call.number(5, 0.0, "600"))
+    shown = [name for name in ("number", *_STAYS) if call.asks(name)]
+    return Rewriting(f"({_write_stays(found, _plain(call.column(1, call.source(0))), [*map(repr, numbers)], shown)}) AS {quote(call.alias or 'stays')}")  # fmt: skip
+
+
+def _write_stays(found: _Trajectory, unit: str, numbers: Sequence[str], shown: Sequence[str], *, rows: bool = False) -> str:  # fmt: skip
+    """SQL of stays; see `_write_trips`.
+
+    Args:
+        found: the points.
+        unit: what the column of units is called.
+        numbers: the radius and the seconds.
+        shown: the columns beside the unit.
+        rows: whether with ``@row`` and the bases of `RunForm`.
+    """
+    radius, seconds = numbers
+    order = f"{found.at}, {found.x}, {found.y}"
+    each = {"at_": found.at, "x": found.x, "y": found.y} | ({"row_": f"{quote(found.source.alias)}.{quote(_ROW)}"} if rows else {})  # fmt: skip
+    points = [f"{found.unit} AS unit", *(f"EachPoint({text}, {order}) AS {name}" for name, text in each.items()), f"RunNumber({order}, {radius}, {found.sphere}) AS number"]  # fmt: skip
+    numbered = f"(SELECT {', '.join(points)} FROM {found.source.text} WHERE {found.there} GROUP BY {found.unit}) AS t"
+    values = _over_runs({"began": "MIN(t.at_)", "ended": "MAX(t.at_)", "points": "COUNT(*)", "x": "AVG(t.x)", "y": "AVG(t.y)"})  # fmt: skip
+    condition = f"{found.seconds(values['began'], values['ended'])} >= {seconds}"
+    if "number" not in shown and not rows:
+        return _write_runs(found, unit, numbered, values, shown, rows, condition)
+    values["number"] = "t.number"
+    inner = _write_runs(found, unit, numbered, values, list(dict.fromkeys(["number", *shown])), rows, condition)
+    number = f"COUNT(*) OVER (PARTITION BY w.{quote(unit)} ORDER BY w.number ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"  # fmt: skip
+    outer = [f"w.{quote(unit)} AS {quote(unit)}", *(f"{number if name == 'number' else f'w.{name}'} AS {name}" for name in shown)]  # fmt: skip
+    if rows:
+        outer += [f"concat(w.{quote(_ROW)}, '-', {number}) AS {quote(_ROW)}", *(f"w.{quote(name)} AS {quote(name)}" for name in _BASES)]  # fmt: skip
+    return f"SELECT {', '.join(outer)} FROM ({inner}) AS w"
+
+
+def expand_runs(tree: Any, at: Callable[[Any], str]) -> bool:
+    """Write ``EachPoint`` and ``RunNumber`` out, in place: the points of a group one by one, and the number of the run that each is in.
+
+    Args:
+        tree: the statement, before names are resolved.
+        at: the line of a node, and a caret below it, for errors.
+
+    Returns:
+        Whether there was one.
+
+    Raises:
+        ConfigError: one stands elsewhere than where `Stays` writes it.
+    """
+    from sqlglot import exp, parse_one
+
+    found = [node for node in tree.find_all(exp.Anonymous) if node.name.lower() in _ARGUMENTS]
+    for node in found:
+        select: Any = node.parent.parent if isinstance(node.parent, exp.Alias) else None
+        if not isinstance(select, exp.Select) or select.args.get("group") is None or len(node.expressions) != _ARGUMENTS[node.name.lower()]:  # fmt: skip
+            raise ConfigError(f"{node.name} outside of its place{at(node)}", where="sql", remedy="call stays(points, unit, at, location, radius, seconds)")  # fmt: skip
+        *_, x, y = (one.sql("duckdb") for one in node.expressions[: 4 if node.name.lower() == "eachpoint" else 3])
+        text = _list_in_order(node) if node.name.lower() == "eachpoint" else _number_runs(node, x, y)
+        made = parse_one(text, dialect="duckdb")
+        for one in made.walk():
+            one.meta.clear()  # places in this text are none in the statement
+        node.replace(made)
+    return bool(found)
+
+
+def _list_in_order(node: Any) -> str:
+    value, *order = (one.sql("duckdb") for one in node.expressions)
+    return f"UNNEST(list({value} ORDER BY {', '.join(order)}))"
+
+
+def _number_runs(node: Any, x: str, y: str) -> str:
+    at, _, _, radius, sphere = (one.sql("duckdb") for one in node.expressions)
+    near = write_distance(("s[-1][1]", "s[-1][2]"), ("p[1][1]", "p[1][2]"), sphere=sphere == "TRUE", windows=True)
+    # A state has the first point of each run and how many there are: what lambdas read beside their arguments DuckDB computes for each element again.
+    more = "list_concat(list_slice(s, 1, len(s) - 1), [[s[-1][1], s[-1][2], s[-1][3] + 1]])"
+    runs = f"list_reduce(list([[{x}, {y}, CAST(1 AS DOUBLE)]] ORDER BY {at}, {x}, {y}), lambda s, p: CASE WHEN {near} <= {radius} THEN {more} ELSE list_concat(s, p) END)"
+    return f"UNNEST(flatten(list_transform({runs}, lambda s, i: list_resize([i], CAST(s[3] AS BIGINT), i))))"
 
 
 @rule("Meetings(left, right, at, location, radius, seconds)")

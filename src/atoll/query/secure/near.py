@@ -121,7 +121,7 @@ class _NearPlanner(QueryPlanner):
             return None
         require_released(self)
         if self.strict:
-            raise PolicyError(f"min_count is {self.policy.min_count}, and under shares no site can write down which of its rows stand behind an answer", where=self.where, remedy="let sites set min_count: 1")  # fmt: skip
+            raise PolicyError(f"min_count is {self.policy.min_count}, and under shares no site can write down which of its rows stand behind an answer", where=self.where, remedy="let sites set min_count: 1; or declare one table replicated, and ask how many units of the other are near: COUNT(DISTINCT taxi)")  # fmt: skip
         self.scopes.require_readable()
         distance, radius = found
         told = distance_of(distance)

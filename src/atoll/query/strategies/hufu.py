@@ -282,7 +282,7 @@ class _SpatialPlanner(QueryPlanner):
             PolicyError: it may not read one, or no table may be told to the other sites.
         """
         if self.strict:
-            raise PolicyError(f"min_count is {self.policy.min_count}, and the coordinator reads each pair of rows that lie at different sites", where="hufu", remedy="let sites set min_count: 1, or declare one table replicated")  # fmt: skip
+            raise PolicyError(f"min_count is {self.policy.min_count}, and the coordinator reads each pair of rows that lie at different sites", where="hufu", remedy="let sites set min_count: 1; or declare one table replicated, and ask how many units of the other are near: COUNT(DISTINCT taxi)")  # fmt: skip
         require_released(self)
         self.scopes.require_readable()
         self._require_points()

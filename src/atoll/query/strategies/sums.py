@@ -116,6 +116,7 @@ class MaskedSums(Strategy):
     """
 
     name: ClassVar[str] = "sums"
+    offers: ClassVar[frozenset[str]] = frozenset({"stay"})
 
     reducer: SecureAggregation = field(default_factory=SecureAggregation)
 
