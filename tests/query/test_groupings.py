@@ -92,6 +92,8 @@ WRITTEN = [
     "SELECT g AS w, count(*) AS n FROM p GROUP BY GROUPING SETS (w, ()) ORDER BY grouping(g), n DESC LIMIT 2",
     "SELECT k, count(*) FROM p WHERE g = 'nowhere' GROUP BY GROUPING SETS ((k), ())",
     "SELECT g FROM p WHERE x > 99 GROUP BY ROLLUP (g)",
+    "SELECT coalesce(g, '?') AS a, g, coalesce(g, '?') || '!', count(*) FROM p GROUP BY ROLLUP (coalesce(g, '?'), g) HAVING coalesce(g, '?') <> 'A' ORDER BY ALL",
+    "SELECT k + 1, k, sum(x) FROM p GROUP BY CUBE (k + 1, k) ORDER BY k + 1, k",
 ]
 
 
@@ -101,7 +103,8 @@ def test_shares_of_totals_and_groupings_equal_duckdb_on_the_union() -> None:
 
 def test_groupings_of_rows_of_several_sites_are_computed_under_shares_and_in_circuits() -> None:
     text = "SELECT g, k, count(*), max(x), grouping(g, k) FROM p GROUP BY GROUPING SETS ((g, k), ()) HAVING count(*) > 1 ORDER BY ALL"  # fmt: skip
-    require_equal(ROWS, [text], "smcql")
+    inside = "SELECT k + 1 AS a, k, count(*) FROM p GROUP BY ROLLUP (k + 1, k) ORDER BY ALL"
+    require_equal(ROWS, [text, inside], "smcql")
     require_equal([ROWS[0][:3], ROWS[2][:1]], ["SELECT g, count(*) FROM p GROUP BY ROLLUP (g) ORDER BY ALL"], "smcql:mode=garbled")  # fmt: skip
 
 

@@ -169,9 +169,9 @@ def _nulls(exp: Any, held: set[str], kinds: dict[str, str]) -> Callable[[Any], A
             bits = "".join("0" if one.sql("duckdb") in held else "1" for one in node.expressions)
             return exp.cast(exp.Literal.number(int(bits or "0", 2)), "BIGINT", dialect="duckdb")
         text = node.sql("duckdb")
-        if text in kinds and text not in held:
-            return exp.cast(exp.Null(), kinds[text], dialect="duckdb")
-        return None
+        if text in held:
+            return node.copy()  # whole: what it is made of may be a key that this set lacks
+        return exp.cast(exp.Null(), kinds[text], dialect="duckdb") if text in kinds else None
 
     return put
 
