@@ -79,6 +79,29 @@ def test_lines_and_commands(shell: tuple[SqlShell, io.StringIO, io.StringIO], tm
     assert not made.take("\\q")
 
 
+@pytest.mark.parametrize("prompted", [True, False])
+def test_ctrl_c_while_an_answer_is_printed_ends_a_script_and_no_shell(shell: tuple[SqlShell, io.StringIO, io.StringIO], monkeypatch: pytest.MonkeyPatch, prompted: bool) -> None:  # fmt: skip
+    made, out, err = shell
+    lines, shown = ["SELECT count(*) FROM visits;\n", "SELECT sum(pay) FROM visits;\n"], []
+
+    def show(result: Any) -> str:
+        shown.append(result)
+        if len(shown) == 1:
+            raise KeyboardInterrupt
+        return f"{result.rows}"
+
+    stdin = io.StringIO("".join(lines))
+    monkeypatch.setattr(stdin, "isatty", lambda: prompted)
+    monkeypatch.setattr(made, "_prompted", lambda: iter(lines))
+    monkeypatch.setattr(made, "_show", show)
+    if not prompted:
+        with pytest.raises(KeyboardInterrupt, match="^$"):
+            made.loop(stdin)
+        return
+    made.loop(stdin)
+    assert (err.getvalue(), out.getvalue()) == ("stopped\n", "[(Decimal('6.00'),)]\n")
+
+
 def test_ctrl_c_cancels_at_the_sites(shell: tuple[SqlShell, io.StringIO, io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     """A statement that would run for an hour ends once the signal comes, to whichever thread the system gives it, and the next one is answered."""
     made, out, err = shell

@@ -103,10 +103,16 @@ class SqlShell:
 
     def loop(self, stdin: IO[str]) -> None:
         """Answer all lines of stdin: with a prompt at a terminal, until it ends."""
-        lines = self._prompted() if stdin.isatty() else iter(stdin)
-        for line in lines:
-            if not self.take(line.rstrip("\n")):
-                return
+        prompted = stdin.isatty()
+        for line in self._prompted() if prompted else stdin:
+            try:
+                if not self.take(line.rstrip("\n")):
+                    return
+            except KeyboardInterrupt:  # while an answer is printed or written; people want the next prompt
+                if not prompted:
+                    raise
+                self._begun = ""
+                self._console.print("stopped")
         if self._begun.strip():
             self._answer(self._begun.strip())
 
