@@ -21,23 +21,35 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.core.errors import ConfigError, PolicyError
+from atoll.core.errors import CheckpointError, ConfigError, PolicyError
 from atoll.data.table import DataTable
 
 from .combined import CellClasses
 from .plan import Cell
 
-__all__ = ["NAME", "AnswerRecord", "RowSets", "base_sets", "require_apart", "row_hashes", "with_entry"]
+__all__ = [
+    "NAME",
+    "AnswerRecord",
+    "RowSets",
+    "base_sets",
+    "keep_record",
+    "open_record",
+    "require_apart",
+    "row_hashes",
+    "with_entry",
+]
 
 NAME = "statistics-answered"
 """Name of the record among the results that stay at a party."""
+_BEGUN = "-begun"
+"""Behind a record's name: the result that says that there is one."""
 
 Hashes = NDArray[np.uint64]
 _MULTIPLIER = np.uint64(0x9E37_79B9_7F4A_7C15)
@@ -181,6 +193,7 @@ class AnswerRecord:
     made: list[RowSets] = field(default_factory=list)
     name: str = NAME
     _classes: tuple[CellClasses, NDArray[np.int64]] | None = None
+    _begins: bool = False
 
     @classmethod
     def opened(cls, island: Any, request: str, least: int, table: DataTable) -> AnswerRecord:
@@ -199,12 +212,12 @@ class AnswerRecord:
             least: the minimum count.
             hashes: of the rows, or of whatever is counted.
             name: of the record.
+
+        Raises:
+            CheckpointError: the record is gone, or is none.
         """
-        try:
-            kept = _in_sets(island.left(name))
-        except ConfigError:
-            kept = None
-        return cls(request, least, island.name, hashes, kept, name=name)
+        found = open_record(island, name, _in_sets)
+        return cls(request, least, island.name, hashes, found, name=name, _begins=found is None)
 
     def describe(self, sets: Sequence[RowSets], *, alone: bool = True) -> None:
         """Take note of sets that are described.
@@ -280,7 +293,61 @@ class AnswerRecord:
     def keep(self, island: Any) -> None:
         """Make the record durable. Do this before the reply leaves: a server that lets the job fail then gains nothing."""
         if self.least > 1 and self.made:
-            island.leave(self.name, with_entry(self.kept, self.request, self.made, self.hashes), at_once=True)
+            made = with_entry(self.kept, self.request, self.made, self.hashes)
+            keep_record(island, self.name, made, begins=self._begins)
+
+
+def open_record(island: Any, name: str, read: Callable[[Any], Any]) -> Any:
+    """A record of what a party has answered; ``None`` before its first answer.
+
+    Args:
+        island: the party.
+        name: of the record.
+        read: what the record is, from what its file holds.
+
+    Raises:
+        CheckpointError: the record is gone though there was one, or is none: the party would forget what it has answered.
+    """
+    try:
+        found = island.left(name)
+    except ConfigError:
+        if _is_there(island, name + _BEGUN):
+            raise CheckpointError(
+                f"the record {name!r} of what {island.name} has answered is gone",
+                where=island.name,
+                remedy=f"let a person at the site put {name}.msg back into the folder results, from a backup; who removes {name}{_BEGUN}.msg too lets the site forget what it has answered",
+            ) from None
+        return None
+    try:
+        return read(found)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{name!r} is no record of what {island.name} has answered",
+            where=island.name,
+            remedy=f"let a person at the site put {name}.msg back into the folder results, from a backup",
+        ) from error
+
+
+def keep_record(island: Any, name: str, value: Any, *, begins: bool) -> None:
+    """Write a record of what a party has answered; durable when this returns.
+
+    Args:
+        island: the party.
+        name: of the record.
+        value: all of it.
+        begins: whether there was none before. Then a second file says from now on that there is one, so that it cannot be lost unnoticed.
+    """
+    island.leave(name, value, at_once=True)
+    if begins:  # second: a crash in between must not let the party miss a record that never was
+        island.leave(name + _BEGUN, {}, at_once=True)
+
+
+def _is_there(island: Any, name: str) -> bool:
+    try:
+        island.left(name)
+    except ConfigError:
+        return False
+    return True
 
 
 def _in_sets(record: Any) -> dict[str, Any]:

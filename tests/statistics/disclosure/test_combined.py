@@ -83,18 +83,18 @@ class Place:
     name = "north"
 
     def __init__(self) -> None:
-        self.kept: Any = None
+        self.kept: dict[str, Any] = {}
 
     def left(self, name: str) -> Any:
         from atoll.core.errors import ConfigError
 
-        if self.kept is None:
+        if name not in self.kept:
             raise ConfigError("nothing is kept", where=name)
-        return self.kept
+        return self.kept[name]
 
     def leave(self, name: str, value: Any, *, at_once: bool) -> None:
-        del name, at_once
-        self.kept = value
+        del at_once
+        self.kept[name] = value
 
 
 def answer(place: Place, hashes: Any, made: list[RowSets], least: int = 5) -> None:

@@ -15,6 +15,7 @@ from atoll.core.event import Covered, Event, Laplace
 from atoll.core.sealing.record import hash_parts
 from atoll.privacy import PrivateRelease
 from atoll.secure.noise import draw_laplace_part
+from atoll.statistics.answered import keep_record, open_record
 from atoll.statistics.disclosure import discrete_laplace
 
 from ..databases.silo import quote, quote_text
@@ -252,7 +253,7 @@ def release_once(island: Any, tag: str, text: str, analyst: str, charged: Mappin
     for event in events:
         island.spend(event)
     entry = {"tag": tag, "analyst": analyst, "text": text, "bound": bound, "value": value, **about, **charged}
-    island.leave(RECORD, {"answers": [*answers, entry]}, at_once=True)
+    keep_record(island, RECORD, {"answers": [*answers, entry]}, begins=not answers)
     return value
 
 
@@ -274,10 +275,10 @@ def part_of(island: Any, message: Any, plan: NoisedPlan) -> float:
 
 def list_answers(island: Any) -> list[Any]:
     """What the site has answered with noise."""
-    try:
-        return list(island.left(RECORD)["answers"])
-    except ConfigError:
-        return []
+    found: list[Any] | None = open_record(
+        island, RECORD, lambda record: [{**one, "tag": one["tag"]} for one in record["answers"]]
+    )
+    return found or []
 
 
 def require_budget(island: Any, analyst: str, charged: Mapping[str, float], *, given: Sequence[Any] = ()) -> None:
