@@ -95,7 +95,7 @@ def test_ctrl_c_while_an_answer_is_printed_ends_a_script_and_no_shell(shell: tup
     monkeypatch.setattr(made, "_prompted", lambda: iter(lines))
     monkeypatch.setattr(made, "_show", show)
     if not prompted:
-        with pytest.raises(KeyboardInterrupt, match="^$"):
+        with pytest.raises(KeyboardInterrupt, match=r"^$"):
             made.loop(stdin)
         return
     made.loop(stdin)

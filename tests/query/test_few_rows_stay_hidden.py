@@ -70,13 +70,10 @@ def test_of_two_statements_at_once_one_answers(tmp_path: Any, monkeypatch: pytes
 
     monkeypatch.setattr(AnswerRecord, "keep", keep_late)
     with first, second:
-        with pytest.raises(
-            AtollError, match=r"which may only grow, and the job leaves less\. Remedy: run the job again"
-        ):
-            first.sql("SELECT sum(pay) FROM p")
+        for _ in range(2):
+            with pytest.raises(AtollError, match="fewer than min_count=5 rows"):
+                first.sql("SELECT sum(pay) FROM p")
         assert len(answers) == 1
-        with pytest.raises(AtollError, match="fewer than min_count=5 rows"):
-            first.sql("SELECT sum(pay) FROM p")
 
 
 @pytest.mark.parametrize(

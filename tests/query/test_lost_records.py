@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import atoll.query
-from atoll.core.errors import CheckpointError
+from atoll.core.errors import AtollError, CheckpointError, PolicyError
 from atoll.core.persistence.files import read_message, write_message
+from atoll.core.persistence.named_results import NamedResults
 
 COLUMNS = {"ward": "public", "pay": {"level": "private", "release": "aggregate", "range": [0, 99]}}
 POLICY = {"policy": {"min_count": 3, "privacy": {"people": {"anna": {"epsilon": 2, "delta": 1e-6}}}}, "tables": {"p": {"columns": COLUMNS}}}  # fmt: skip
@@ -67,3 +68,43 @@ def test_a_person_who_removes_both_files_begins_anew(tmp_path: Path) -> None:
     for name in (UNITS, UNITS.replace(".msg", "-begun.msg")):
         (kept / name).unlink()
     assert ask(tmp_path) == [(18, 72)]
+
+
+def test_two_who_ask_at_once_are_both_answered_and_each_is_charged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Just before a site writes a record, another job writes to it: the site compares its answer, and what is left of the budget, anew."""
+    put, asked = NamedResults.put, list[str]()
+
+    def late(kept: NamedResults, party: str, name: str, value: Any, *, at_once: bool = False) -> None:
+        if party == "north" and name in (UNITS.removesuffix(".msg"), NOISED.removesuffix(".msg")) and name not in asked:
+            asked.append(name)
+            if "noised" in name:
+                asked.extend(
+                    map(str, ask(tmp_path, "SELECT count(*) FROM p WHERE pay > 1", epsilon=1.0, analyst="anna"))
+                )
+            else:
+                asked.extend(map(str, ask(tmp_path, "SELECT count(*), sum(pay) FROM p WHERE pay > 3")))
+        put(kept, party, name, value, at_once=at_once)
+
+    monkeypatch.setattr(NamedResults, "put", late)
+    assert ask(tmp_path) == [(18, 72)]
+    ask(tmp_path, epsilon=1.0, analyst="anna")
+    assert len(asked) == 4
+    answers = NamedResults(tmp_path / "kept").get("north", "query-noised")["answers"]
+    assert [one["epsilon"] for one in answers] == [1.0, 1.0]
+    with pytest.raises(PolicyError, match="the epsilon of anna is 2 here: 2 is spent"):
+        ask(tmp_path, "SELECT count(*) FROM p WHERE pay > 2", epsilon=0.1, analyst="anna")
+
+
+def test_of_two_who_ask_at_once_for_what_differs_by_few_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    put, asked = NamedResults.put, list[list[Any]]()
+
+    def late(kept: NamedResults, party: str, name: str, value: Any, *, at_once: bool = False) -> None:
+        if party == "north" and f"{name}.msg" == UNITS and not asked:
+            asked.append([])
+            asked.append(ask(tmp_path, "SELECT count(*), sum(pay) FROM p WHERE pay <> 8"))
+        put(kept, party, name, value, at_once=at_once)
+
+    monkeypatch.setattr(NamedResults, "put", late)
+    with pytest.raises(AtollError, match="is fewer than min_count=3 rows"):
+        ask(tmp_path)
+    assert asked[1] == [(16, 56)]

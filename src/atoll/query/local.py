@@ -38,6 +38,7 @@ __all__ = [
     "local_cells",
     "message_of",
     "names_of",
+    "keep_units",
     "open_record",
     "plan_of",
     "plan_once",
@@ -53,6 +54,8 @@ _FEW_CELLS = 256
 """Most groups of few units whose sums a site's record combines with all others."""
 RECORD = "query-answered"
 """Name of the record among the results that stay at a site; a table's name follows."""
+_TRIES = 50
+"""How often an answer is compared anew: other jobs of the same site write to its record too."""
 
 
 def silo_of(data: Any) -> Silo:
@@ -510,11 +513,36 @@ def record_units(island: Any, cells: StatementCells, told: Sequence[Sequence[Cel
     Raises:
         PolicyError: a grouping differs from an earlier answer, or from another grouping, by too few units.
     """
-    records: dict[str, AnswerRecord] = {}
-    for part, mine, few in zip(cells.parts, told, hidden, strict=True):
-        _describe_units(island, part, mine, few, records)
-    for record in records.values():
-        record.keep(island)
+
+    def describe() -> Iterable[AnswerRecord]:
+        records: dict[str, AnswerRecord] = {}
+        for part, mine, few in zip(cells.parts, told, hidden, strict=True):
+            _describe_units(island, part, mine, few, records)
+        return records.values()
+
+    keep_units(island, describe)
+
+
+def keep_units(island: Any, describe: Callable[[], Iterable[AnswerRecord]]) -> None:
+    """Write records of units down, before the answer leaves.
+
+    Args:
+        island: the site.
+        describe: compares the answer with the records as they are now, and gives what is to be written.
+
+    Raises:
+        PolicyError: the answer differs from an earlier one by too few units.
+    """
+    for tries in range(_TRIES):
+        records = list(describe())
+        try:
+            for record in records:
+                record.keep(island)
+        except PolicyError:  # another job has answered meanwhile: this answer is compared with that one too
+            if tries == _TRIES - 1:
+                raise
+        else:
+            return
 
 
 def _describe_units(island: Any, cells: LocalCells, told: Sequence[Cell], hidden: Sequence[Collection[int]], records: dict[str, AnswerRecord]) -> None:  # fmt: skip

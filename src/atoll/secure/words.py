@@ -697,7 +697,9 @@ def require_enough(
         raise QuorumError(
             f"{len(kept)} parties sent masked words, fewer than {quorum}{f'; {len(rejected or {})} were rejected: {why}' if why else ''}",
             where=where,
-            remedy="lengthen the deadline, invite more parties (over_select) or lower the threshold",
+            remedy="do what the rejected parties ask for"
+            if why
+            else "lengthen the deadline, invite more parties (over_select) or lower the threshold",
         )
 
 

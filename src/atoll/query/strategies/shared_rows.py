@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from atoll.statistics.answered import RowSets
 from ..column_codes import LONGEST
 from ..databases.silo import quote
 from ..events import write_event
-from ..local import UnitRows, divide_units, names_of, open_record, plan_of, prefix_of, silo_of, units_text
+from ..local import UnitRows, divide_units, keep_units, names_of, open_record, plan_of, prefix_of, silo_of, units_text
 from ..plan import Released
 from ..secure.costs import measure_extents, release_rows, shared_layout, sliced_layout
 from ..secure.extents import Extents, fill_up, too_many_rows
@@ -180,18 +180,22 @@ class LocalRows:
         Raises:
             PolicyError: these units differ from those of an earlier answer by too few.
         """
-        alone = len(self.plan.leaves) == 1 == len(self.released)  # a number is then a sum over these units
-        least = self.plan.policy.min_count
-        for table, columns in self._units.items():
-            units = UnitRows(zip(*columns, strict=True))
-            sets: list[RowSets] = []
-            for (leaf, one), rows in zip(self.released, self._kept, strict=True):
-                if one.table == table:
-                    said = f"{one.alias} {leaf.body.partition(' WHERE ')[2]}".strip()
-                    sets += divide_units(leaf.cells, said, one.alias, rows, units, least, alone)
-            record = open_record(island, self.plan.statement.text, least, table, units.hashes)
-            record.describe(units.pad(sets), alone=False)
-            record.keep(island)
+
+        def describe() -> Iterator[Any]:
+            alone = len(self.plan.leaves) == 1 == len(self.released)  # a number is then a sum over these units
+            least = self.plan.policy.min_count
+            for table, columns in self._units.items():
+                units = UnitRows(zip(*columns, strict=True))
+                sets: list[RowSets] = []
+                for (leaf, one), rows in zip(self.released, self._kept, strict=True):
+                    if one.table == table:
+                        said = f"{one.alias} {leaf.body.partition(' WHERE ')[2]}".strip()
+                        sets += divide_units(leaf.cells, said, one.alias, rows, units, least, alone)
+                record = open_record(island, self.plan.statement.text, least, table, units.hashes)
+                record.describe(units.pad(sets), alone=False)
+                yield record
+
+        keep_units(island, describe)
 
     @property
     def behind(self) -> dict[str, int]:
