@@ -254,3 +254,25 @@ def test_one_folder_under_two_names_is_said(tmp_path: Path) -> None:
         connect(silos={"a": tmp_path / "a", "b": tmp_path / "b", "c": f"{tmp_path}/b/../c"}),
     ):
         pass
+
+
+def test_a_statement_that_is_stopped_while_files_are_read_finds_no_fault_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    (tmp_path / "p.csv").write_text("ward\nA\nB\n")
+
+    class Stopped:
+        """A connection that somebody interrupts at each query."""
+
+        def interrupt(self) -> None: ...
+
+        def close(self) -> None: ...
+
+        def execute(self, text: str) -> None:
+            raise duckdb.InterruptException(f"INTERRUPT Error: {text}")
+
+    with contextlib.closing(open_silo(tmp_path)) as silo:
+        silo.read_schema()
+        with monkeypatch.context() as patched:
+            patched.setattr("atoll.query.databases.files.connect_duckdb", lambda **limits: Stopped())
+            with pytest.raises(TaskError, match=r"a statement failed with InterruptException.*somebody stopped it"):
+                silo.run_all(["SELECT 1"], ["p"])
+        assert silo.run_all(["SELECT count(*) FROM p"], ["p"]) == [[(2,)]]

@@ -70,6 +70,8 @@ class Folder(SiloSource):
         return found
 
     def _look(self, connection: Any, name: str, *, csv: bool) -> dict[str, str]:
+        import duckdb
+
         try:
             rows = connection.execute(f"DESCRIBE SELECT * FROM {self._reading(name)}").fetchall()
             types = {str(row[0]): str(row[1]) for row in rows}
@@ -78,6 +80,8 @@ class Folder(SiloSource):
                 counts = ", ".join(f"count({quote(column)})" for column in texts)
                 full = connection.execute(f"SELECT {counts} FROM {self._reading(name)}").fetchone()
                 types |= {column: EMPTY for column, count in zip(texts, full, strict=True) if not count}
+        except duckdb.InterruptException:  # somebody stops it, and nothing is wrong with the file
+            raise
         except Exception as error:  # whatever DuckDB finds wrong with a file
             raise DataError(f"the file of the table {name!r} cannot be read: {_first_line(error)}", where=str(self._path), remedy="open it with DuckDB to see what is wrong") from error  # fmt: skip
         return types
@@ -88,11 +92,16 @@ class Folder(SiloSource):
         Raises:
             DataError: a file cannot be read.
         """
+        import duckdb
+
         made = connect_duckdb(memory=memory)
         watch(made.interrupt)
         for name in tables:
             try:
                 made.execute(f"CREATE TABLE main.{quote(name)} AS SELECT * FROM {self._reading(name)}")
+            except duckdb.InterruptException:
+                made.close()
+                raise
             except Exception as error:
                 made.close()
                 raise DataError(f"the file of the table {name!r} cannot be read: {type(error).__name__}", where=str(self._path), remedy="open it with DuckDB to see what is wrong, or let the site raise limits.memory") from error  # fmt: skip

@@ -309,5 +309,6 @@ _WORDS = "under smcql whole numbers end at 64 bits, so MAX(x::DOUBLE * 2), or SU
 _REMEDIES = {
     "OutOfMemoryException": "ask for less, or let the site raise limits.memory",
     "OutOfRangeException": f"a number of a row left the range of its type: cast before you compute, x::BIGINT * 2 or x::DOUBLE * 2; {_WORDS}",
+    "InterruptException": "ask again: somebody stopped it, and the site is ready",
     "ConversionException": f"a value of a row does not fit the type: use TRY_CAST; {_WORDS}",
 }
