@@ -41,6 +41,8 @@ def db() -> Iterator[Any]:
         ("SELECT getenv('HOME') FROM p", "the function getenv is not one that silos run"),
         ("SELECT 1 FROM p; SELECT 2 FROM p", "these are 2 statements"),
         ("WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r, p", "it may never end"),
+        (f"SELECT {'(' * 900}1{')' * 900} FROM p", "nested too deeply to be read.*write fewer parentheses"),
+        ("SELECT count(*) FROM p WHERE id = 1 OR id = 2 AND getenv('HOME') = ''", "the function getenv is not one that silos run"),
     ],
 )  # fmt: skip
 def test_no_row_is_read_for_what_is_no_query(db: Any, strategy: str, text: str, match: str) -> None:
