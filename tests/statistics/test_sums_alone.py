@@ -41,6 +41,19 @@ def test_secure_sums_give_the_answer_of_all_rows(pooled: pd.DataFrame) -> None:
     assert any("the server sees only sums (SecureAggregation)" in line for line in found.withheld)
 
 
+@pytest.mark.parametrize("more", [{}, {"reducer": SecureAggregation()}, {"reducer": SecureAggregation(), "min_count": 5}], ids=["by site", "by sums", "of few rows"])  # fmt: skip
+def test_labels_of_correlations_are_those_of_columns_with_one_number_a_row(more: dict[str, Any]) -> None:
+    """A column of vectors, which stands between them, does not correlate, and leaves no label behind."""
+    draw = np.random.default_rng(3)
+    base = draw.normal(size=(3, 2, 40))
+    sites = {f"s{k}": {"v": draw.normal(size=(40, 4)), "a": base[0, k], "w": draw.normal(size=(40, 2)), "b": base[0, k] + 0.2 * base[1, k], "c": base[2, k]} for k in range(2)}  # fmt: skip
+    job = Statistics(correlations=True, **more)
+    names, matrix = atoll.simulate(job, sites, engine="inline", progress=False).outcome.correlations or ((), None)
+    expected = pd.DataFrame({name: np.concatenate([one[name] for one in sites.values()]) for name in "abc"}).corr()
+    assert list(names) == ["a", "b", "c"]
+    np.testing.assert_allclose(matrix, expected, rtol=1e-6, atol=1e-8)
+
+
 @pytest.mark.parametrize("reducer", [TwoServers(), Enclave(), Encrypted()], ids=lambda one: type(one).__name__)
 def test_a_reducer_brings_the_party_that_it_needs(pooled: pd.DataFrame, reducer: Any) -> None:
     """A second server, an enclave or a key holder takes part by itself, and the numbers are those of all rows."""

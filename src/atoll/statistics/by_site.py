@@ -48,6 +48,7 @@ async def by_site(fed: Federation, job: Statistics) -> Summary:
     withheld += _withheld(replies, kinds, job.least_rows)
     senders = fed.parties.named(*state["sites"])
     edges, means, related = job.edges(whole[WHOLE]), job.means(whole[WHOLE], kinds), None
+    names = list(means)
     if edges or means:
         if len(fed.records) < 2:
             message = {"plan": plan, "edges": edges, "means": means}
@@ -58,12 +59,14 @@ async def by_site(fed: Federation, job: Statistics) -> Summary:
         for reply, told in zip(replies, state["binned"], strict=True):
             withheld += reply.with_bins(told, edges)
             withheld += [f"{reply.site}: the correlation of {a} and {b}: with other sums it shows fewer than min_count={job.least_rows} rows" for a, b in told.get("unrelated", ())]  # fmt: skip
-        parts = [Relations.unpack(told["relations"]) for told in state["binned"] if told["relations"] is not None]
-        for part in parts:
+        for told in state["binned"]:
+            if told["relations"] is None:
+                continue
+            names, part = [str(name) for name in told.get("related", names)], Relations.unpack(told["relations"])
             related = part if related is None else related.merge(part)
         whole = _whole(replies)
     exact = await _exact(fed, job, plan, senders, whole, state) if job.exact else {}
-    return _summary(job, replies, whole, kinds, withheld, exact, related, list(means), len(fed.records))
+    return _summary(job, replies, whole, kinds, withheld, exact, related, names, len(fed.records))
 
 
 def _require_rows(job: Statistics, found: int, rows: int) -> None:

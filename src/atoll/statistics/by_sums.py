@@ -264,13 +264,13 @@ class _Sums:
         if self._coarse:
             withheld += [f"min and max of {name}: they are values of single rows" for name in self.agreed.numbers]
             objections = np.triu(np.asarray(survey.get("objections", np.zeros((0, 0)))))
-            names = self.agreed.numbers
+            names = self._related(survey)
             withheld += [f"the correlation of {names[i]} and {names[j]}: with other sums it shows fewer than min_count={self.job.least_rows} rows of a site" for i, j in np.argwhere(objections).tolist()]  # fmt: skip
         precision = f"within {len(self.state['sites'])} x 2^-{central['fraction'] + 1} of the column's range a value's sum, from fixed point"
         return Summary(
             whole=parts.get(self.agreed.keys[0], RowsSummary(None)),
             groups=groups,
-            correlations=self._correlations(central),
+            correlations=self._correlations(survey, central),
             withheld=withheld,
             errors={"moments": precision, **({} if self.job.exact or not self.job.quantiles else self._near())},
             contacts=len(self.fed.records),
@@ -321,14 +321,21 @@ class _Sums:
             made[name] = number(one, quantiles or None, bins)
         return made
 
-    def _correlations(self, central: Mapping[str, Any]) -> tuple[list[str], NDArray[np.float64]] | None:
+    def _related(self, survey: Mapping[str, Any]) -> list[str]:
+        """The columns that correlate: those with one number a row, which parties say."""
+        single = np.asarray(survey.get("single", np.zeros(len(self.agreed.numbers))))
+        return [name for name, parties in zip(self.agreed.numbers, single.tolist(), strict=True) if parties]
+
+    def _correlations(
+        self, survey: Mapping[str, Any], central: Mapping[str, Any]
+    ) -> tuple[list[str], NDArray[np.float64]] | None:
         if "both" not in central:
             return None
         unit = 2.0 ** -int(central["fraction"])
         rows = [np.asarray(central[f"related {name}"]) * unit for name in ("sums", "squares", "products")]
         related = Relations(np.asarray(central["both"], dtype=np.float64), *rows)
         related = related.keeping(related.visible(self.job.least_rows))
-        return self.agreed.numbers, related.correlations()
+        return self._related(survey), related.correlations()
 
 
 def _scales(reach: NDArray[np.int64]) -> NDArray[np.float64]:

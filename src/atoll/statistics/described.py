@@ -278,17 +278,18 @@ def binned(island: Any, message: Any) -> Tree:
         told.append({"family": cell.family, "label": cell.label, "counts": counts, "withheld": hides})
     means = message["means"]
     related: Tree = None
-    unrelated: list[Tree] = []
+    names, unrelated = list[str](), list[Tree]()
     if means and cells and not cells[0].family:
-        values = {name: columns[name].numbers(cells[0].rows) for name in means}
-        sums = Relations.of(list(values.values()), list(means.values()))
+        # A picture has many numbers a row: they are no column that correlates.
+        values = {name: columns[name].numbers(cells[0].rows) for name in means if columns[name].single}
+        sums = Relations.of(list(values.values()), [means[name] for name in values])
         wanted = sums.visible(plan.min_count)
         pairs = tell_products(record, plan, cells[0], values, wanted, len(table))
         related = sums.keeping(pairs).pack()
         names = list(values)
         unrelated = [[names[i], names[j]] for i, j in np.argwhere(np.triu(wanted & ~pairs)).tolist()]
     record.keep(island)
-    return {"cells": told, "relations": related, "unrelated": unrelated}
+    return {"cells": told, "relations": related, "related": [*names], "unrelated": unrelated}
 
 
 def _bins(

@@ -125,6 +125,7 @@ def surveyed(island: Any, message: Any) -> Sums:
             found[f"values {name}"] = _whole([_count_agreed(column, cell, plan, of) for cell in cells])
     if message.get("correlations"):
         related = _list_related(columns, cells[0], plan)
+        found["single"] = _whole([column.single for column in numbers])
         every = np.ones((len(related), len(related)), bool)
         found["objections"] = _whole(~tell_products(record, plan, cells[0], related, every, of))
     return found
