@@ -82,6 +82,42 @@ def test_a_sum_needs_units_with_a_value() -> None:
         assert db.sql("SELECT count(*), sum(pay), sum(age) FROM p", strategy="smcql").rows == [(9, None, 270)]
 
 
+MERGED = "groups of a subquery by .* could tell the value of a row by those that are equal, and min_count is 4"
+
+
+@pytest.mark.parametrize("strategy", ["smcql", "sums"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        # One row or two, by what the only person whose icu is 1 is paid.
+        "SELECT count(*) FROM (SELECT DISTINCT (pay - 103) * age FROM p) q",
+        "SELECT count(*) FROM (SELECT (pay - 103) * age AS x FROM p GROUP BY x) q",
+        "SELECT count(*) FROM (SELECT x FROM (SELECT (pay - 103) * age AS x FROM p) r GROUP BY x) q",
+        "SELECT count(*) FROM (SELECT id FROM (SELECT DISTINCT id, CAST((pay - 103) * age AS VARCHAR) AS x FROM p) r) q",
+        "WITH r AS (SELECT DISTINCT (pay - 103) * age AS x FROM p) SELECT avg(1) FROM r",
+        "SELECT count(*) FROM (SELECT s FROM (SELECT id, sum((pay - 103) * age) AS s FROM p GROUP BY id) r GROUP BY s) q",
+        "SELECT count(*) FROM (SELECT (pay - 103) * age AS x FROM p UNION SELECT cost FROM v) q",
+        "SELECT count(*) FROM (SELECT x FROM (SELECT (pay - 103) * age AS x FROM p UNION ALL SELECT who FROM v) r INTERSECT SELECT cost FROM u) q",
+        # NULL is a row of its own, and there is one if the condition is false of anybody.
+        "SELECT count(*) FROM (SELECT DISTINCT CASE WHEN id <> 3 OR pay < 103 THEN ward END AS x FROM p) q",
+    ],
+)  # fmt: skip
+def test_how_many_groups_a_subquery_has_tells_no_value_of_a_row(text: str, strategy: str) -> None:
+    more = {name: {"columns": {"who": "protected", "cost": AGGREGATED}} for name in "vu"}
+    policy = policy_of(4, **{name: {**(one if isinstance(one, dict) else {"level": one}), "join": "local"} for name, one in ALLOWED.items()})  # fmt: skip
+    made = {name: TableSource({**one.tables, **dict.fromkeys("vu", ({"who": "INTEGER", "cost": "INTEGER"}, []))}) for name, one in three(people(12)).items()}  # fmt: skip
+    with connected(made, {**policy, "tables": {**policy["tables"], **more}}) as db:
+        # Masked sums take no such subquery.
+        match = MERGED if strategy == "smcql" else "of several sites|cannot be merged|lie at different sites"  # fmt: skip
+        with pytest.raises(CompositionError, match=match):
+            db.sql(text, strategy=strategy)
+
+
+@pytest.mark.parametrize("text", ["SELECT count(*) FROM (SELECT DISTINCT ward, id FROM p) q", "SELECT 0 * id AS x, count(*) FROM p GROUP BY x"])  # fmt: skip
+def test_columns_are_keys_of_subqueries_and_expressions_are_outermost_keys(hospitals: Any, text: str) -> None:
+    assert hospitals(text).rows[0][-1] == 12
+
+
 @pytest.mark.parametrize(
     ("text", "error", "match"),
     [
@@ -95,6 +131,8 @@ def test_a_sum_needs_units_with_a_value() -> None:
         ("SELECT count(DISTINCT coalesce(pay, 105)) FROM p", CompositionError, "by those that are equal"),
         ("SELECT sum(pay), sum(DISTINCT pay) FROM p", CompositionError, "by those that are equal"),
         ("SELECT avg(DISTINCT CASE WHEN id < 9 THEN pay END) FROM p", CompositionError, "by those that are equal"),
+        ("SELECT sum(n) FROM (SELECT ward, count(DISTINCT (pay - 103) * age) AS n FROM p GROUP BY ward) q", CompositionError, "by those that are equal"),
+        ("SELECT n, count(*) FROM (SELECT ward, sum(DISTINCT age) AS n FROM p GROUP BY ward) q GROUP BY n", CompositionError, "by those that are equal"),
         ("SELECT sum(x) FROM (SELECT CASE WHEN id = 3 THEN pay ELSE 0 END AS x FROM p LIMIT 9) q", CompositionError, "LIMIT in a subquery chooses rows by those of others"),
         ("SELECT s, count(*) FROM (SELECT id, sum(pay) AS s FROM p GROUP BY id) q GROUP BY s", PolicyError, "shows values of p.pay, which is private"),
         ("SELECT ward, rank() OVER (ORDER BY ward) FROM p", CompositionError, "at the outside, and min_count is 4"),

@@ -39,6 +39,7 @@ __all__ = [
     "covariates_of",
     "join_words",
     "measure_degree",
+    "merges_rows",
     "merges_values",
     "read_aggregate",
     "require_degree",
@@ -301,7 +302,13 @@ def merges_values(node: Any, inner: Any, where: str, least: int) -> CompositionE
     return CompositionError(f"{node.sql('duckdb')} inside {inner.sql('duckdb')} could tell the value of a row by those that are equal, and min_count is {least}", where=where, remedy="use COUNT(DISTINCT …) of a column, a part of a date, or CASE WHEN … THEN column END")  # fmt: skip
 
 
-def require_same_values(exp: Any, node: Any, refused: Callable[[Any], Exception], other: Callable[[Any], None]) -> None:
+def merges_rows(node: Any, key: Any, where: str, least: int) -> CompositionError:
+    """The error of groups of a subquery by more than a column: by how many there are they tell the value of one row."""
+    said = "" if node.sql("duckdb") == key.sql("duckdb") else f", of which {key.sql('duckdb')} is made,"
+    return CompositionError(f"groups of a subquery by {node.sql('duckdb')}{said} could tell the value of a row by those that are equal, and min_count is {least}", where=where, remedy="let subqueries group by columns and parts of dates, and the outermost SELECT by expressions")  # fmt: skip
+
+
+def require_same_values(exp: Any, node: Any, refused: Callable[[Any], Exception], other: Callable[[Any], None], *, gaps: bool = False) -> None:  # fmt: skip
     """Refuse to count different values of anything but a column as it is: of ``(pay - 103) * icu``, where one person has ``icu = 1``, there is one value or there are two by what that person is paid.
 
     Args:
@@ -309,6 +316,7 @@ def require_same_values(exp: Any, node: Any, refused: Callable[[Any], Exception]
         node: what is counted.
         refused: the error of a part.
         other: looks at a column itself.
+        gaps: whether NULL counts as a value, as in a key: then a condition of a CASE tells whether it holds for one row.
 
     Raises:
         CompositionError: names the part.
@@ -316,14 +324,16 @@ def require_same_values(exp: Any, node: Any, refused: Callable[[Any], Exception]
     if isinstance(node, exp.Column):
         other(node)
     elif isinstance(node, exp.Paren | exp.Cast | exp.TryCast | exp.Alias | exp.Year | exp.Month | exp.Day):
-        require_same_values(exp, node.this, refused, other)
+        require_same_values(exp, node.this, refused, other, gaps=gaps)
     elif isinstance(node, exp.Extract):
-        require_same_values(exp, node.expression, refused, other)
+        require_same_values(exp, node.expression, refused, other, gaps=gaps)
     elif isinstance(node, exp.DateTrunc | exp.TimestampTrunc):
-        require_same_values(exp, node.this, refused, other)
+        require_same_values(exp, node.this, refused, other, gaps=gaps)
     elif isinstance(node, exp.Case | exp.If):
         ways = [one for one in _summands(exp, node) if not isinstance(one, exp.Null)]
-        if len({one.sql("duckdb") for one in ways}) != 1:  # a constant beside a column tells whether a row has it
+        if (
+            gaps or len({one.sql("duckdb") for one in ways}) != 1
+        ):  # a constant beside a column tells whether a row has it
             raise refused(node)
         require_same_values(exp, ways[0], refused, other)
     else:

@@ -97,6 +97,7 @@ class GroupPlanner(WindowPlanner):
             unique = frozenset(keys) if keys and all(key in [value for _, value in outputs] for key in keys) else None
         units = self.unit_columns(names) if self.strict else []
         if node.args.get("distinct"):
+            self.require_keys([one for _, one in shown], scope)
             operator, columns = self.store(operator, [value for _, value in outputs], "DISTINCT", words=True)
             made = self.represent_units(units)
             operator, units = GroupedRows(operator, tuple(columns), tuple(made), what="DISTINCT"), [one.column for one in made]  # fmt: skip
@@ -175,6 +176,7 @@ class GroupPlanner(WindowPlanner):
         keys = self._key_nodes(names)
         for key in keys:
             self.require_plain_key(key)
+        self.require_keys(keys, names.scope)
         values = [self.value(key, names) for key in keys]
         columns, mapping = self.plan_aggregates(nodes, names)
         names.operator, stored = self.store(names.operator, values, "GROUP BY", words=True)
@@ -200,6 +202,9 @@ class GroupPlanner(WindowPlanner):
             ):  # a site's record has the conditions of the outermost aggregates alone
                 self.require_seen(node.expression.this, names)
             name, parts = self._parts_of(node, names, columns)
+            inner = node.this if isinstance(node, self.exp.Filter) else node
+            if self.strict and isinstance(inner.this, self.exp.Distinct):
+                self.require_distinct(inner, inner.this.expressions[0], names)
             if self.strict and name in ("sum", "avg"):  # a sum over a group of a subquery may be that of one row
                 parts = [parts[0], replace(parts[1], bases=self.bases_of(node, names))]
             if name == "avg":
@@ -298,6 +303,7 @@ class GroupPlanner(WindowPlanner):
         units = self._stack_units([one.unnest() for one in (node.left, node.right)], inputs)
         name = type(node).__name__.upper()
         every = not node.args.get("distinct", True)
+        self._require_rows(node, every=every)
         flags = () if isinstance(node, exp.Union) else (self.new_name("f"), self.new_name("f"))
         made: Operator = Stacked((a, b), (tuple(inputs[0]), tuple(inputs[1])), (*columns, *units), flags, what=f"{name} {'ALL' if every else ''}".strip())  # fmt: skip
         unique = None
@@ -319,6 +325,14 @@ class GroupPlanner(WindowPlanner):
             made = Limited(made, tuple((cast("Stored", value), down, first) for value, down, first in order), rows, skip, what=f"LIMIT {rows}")  # fmt: skip
         self.query_units[id(node)] = units
         return made, outputs, unique
+
+    def _require_rows(self, node: Any, *, every: bool) -> None:
+        """Refuse rows of a set operation by whose equality one value shows, unless every row stays; a side may be a set operation itself."""
+        for side in () if every else (node.left.unnest(), node.right.unnest()):
+            if isinstance(side, self.exp.SetOperation):
+                self._require_rows(side, every=False)
+            else:
+                self.require_keys([one.unalias() for one in side.expressions], self.scope(side))
 
     def _take_off(self, stacked: Operator, columns: Sequence[Stored], flags: Sequence[str], name: str) -> Operator:
         """INTERSECT ALL and EXCEPT ALL of stacked rows: the left rows that are alike are numbered, and of n on the right they take the first n, or leave them out.

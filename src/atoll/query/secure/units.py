@@ -22,6 +22,7 @@ from ..aggregates import (
     conditions_inside,
     covariates_of,
     measure_degree,
+    merges_rows,
     merges_values,
     read_aggregate,
     require_degree,
@@ -164,7 +165,7 @@ class UnitPlanner(NamePlanner):
             name, args = self._arguments(inner)
             distinct = isinstance(inner.this, exp.Distinct)
             if distinct:
-                self._require_same_values(args[0], names, inner)
+                self.require_distinct(inner, args[0], names)
             if name in ("min", "max"):
                 raise self.one_row(inner)
             inside = [] if where is None else [where]
@@ -328,18 +329,38 @@ class UnitPlanner(NamePlanner):
 
         require_degree(measure_degree(self.exp, arg, refused, of_node(names.scope)), inner, "smcql")
 
-    def _require_same_values(self, arg: Any, names: SelectNames, inner: Any) -> None:
-        """Refuse DISTINCT over what could tell the value of one row; columns of subqueries are looked into.
+    def require_distinct(self, inner: Any, arg: Any, names: SelectNames) -> None:
+        """Refuse an aggregate of DISTINCT over what could tell the value of one row.
 
         Raises:
             CompositionError: names the part.
         """
-        exp, scopes = self.exp, self.scopes
-        if all(scopes.column_policy(base).level == "public" for base in scopes.bases(arg, names.scope)):
-            return
 
         def refused(part: Any) -> CompositionError:
             return merges_values(part, inner, "smcql", self.policy.min_count)
+
+        if not isinstance(inner, self.exp.Count) and not self._is_public(arg, names.scope):
+            raise refused(arg)  # all rows less one of each value: what two rows have alike
+        self._require_same_values(arg, names.scope, refused, gaps=False)
+
+    def require_keys(self, nodes: Sequence[Any], scope: Any) -> None:
+        """Refuse keys of a subquery's groups, or of its different rows, that could tell the value of one row by how many there are.
+
+        Raises:
+            CompositionError: names the part.
+        """
+        for node in nodes if self.strict else ():
+            self._require_same_values(node, scope, lambda part, key=node: merges_rows(part, key, "smcql", self.policy.min_count), gaps=True)  # type: ignore[misc]  # fmt: skip
+
+    def _is_public(self, node: Any, scope: Any) -> bool:
+        """Whether an expression is made of public columns alone."""
+        return all(self.scopes.column_policy(base).level == "public" for base in self.scopes.bases(node, scope))
+
+    def _require_same_values(self, arg: Any, scope: Any, refused: Callable[[Any], CompositionError], *, gaps: bool) -> None:  # fmt: skip
+        """Refuse to tell values apart of what is more than a column; columns of subqueries are looked into."""
+        exp, scopes = self.exp, self.scopes
+        if self._is_public(arg, scope):
+            return
 
         def of_scope(scope: Any) -> Any:
             def look(column: Any) -> None:
@@ -348,13 +369,12 @@ class UnitPlanner(NamePlanner):
                     for one in scopes.projections_of(source, column.name) or [None]:
                         if one is None:
                             raise refused(column)
-                        require_same_values(exp, one, refused, of_scope(source))
+                        if not self._is_public(one, source):
+                            require_same_values(exp, one, refused, of_scope(source), gaps=gaps)
 
             return look
 
-        if not isinstance(inner, exp.Count):  # all rows less one of each value: what two rows have alike
-            raise refused(arg)
-        require_same_values(exp, arg, refused, of_scope(names.scope))
+        require_same_values(exp, arg, refused, of_scope(scope), gaps=gaps)
 
     def _degree_of_column(self, column: Any, scope: Any, refused: Any, of_node: Any) -> int:
         source, _ = self.scopes.source_of(column, self.scopes.scope_of(column) or scope)
