@@ -168,7 +168,7 @@ def exceed(patch: pytest.MonkeyPatch) -> None:
     from atoll.query.strategies import garbled
 
     plain = garbled.measure_bits
-    patch.setattr(garbled, "measure_bits", lambda leaf, rows: dict.fromkeys(plain(leaf, rows), 64))
+    patch.setattr(garbled, "measure_bits", lambda leaf, rows, **more: dict.fromkeys(plain(leaf, rows, **more), 64))
     alter_rows(lambda name, x: np.where(x > 0, 1 << 62, x) if x.dtype == np.int64 else x)(patch)
 
 

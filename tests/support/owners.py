@@ -72,7 +72,7 @@ def answer_in_clear(db: SqlConnection, text: str, checking: Any = None, division
     for owner, one in kept.items():
         for place, leaf in enumerate(one.leaves):
             if leaf is not None:
-                for column, count in measure_bits(leaf, own(owner, place)[1]).items():
+                for column, count in measure_bits(leaf, own(owner, place)[1], strict=policy.min_count > 1).items():
                     bits[column] = max(count, bits.get(column, 8))
     checks = None if checking is None else checking(gates, plan, sizes)
 

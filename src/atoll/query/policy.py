@@ -313,7 +313,7 @@ class QueryPolicy:
             found[name] = {
                 "mode": one.mode,
                 "unit": one.unit,
-                "columns": {c: _packed(one.column(c), bounds=self.privacy is not None) for c in columns},
+                "columns": {c: _packed(one.column(c)) for c in columns},
                 "points": {point: [p.x, p.y, p.wkt, p.extent, p.precision] for point, p in one.points.items()},
                 **({} if one.sizes == "hidden" else {"sizes": one.sizes}),
                 **({"part": [one.whole, one.key]} if one.whole else {}),
@@ -417,13 +417,13 @@ def _common_points(table: str, one: Mapping[str, PointPolicy], other: Mapping[st
     return found
 
 
-def _packed(one: ColumnPolicy, *, bounds: bool) -> list[Any]:
-    """A column's policy as a message; its range stays at the site, which applies it, unless noise must be as large as the range."""
+def _packed(one: ColumnPolicy) -> list[Any]:
+    """A column's policy as a message; its range too, from which follow the size of noise, and of numbers under shares."""
     return [
         one.level,
         one.release,
-        one.low if bounds else None,
-        one.high if bounds else None,
+        one.low,
+        one.high,
         one.scale,
         one.local,
         one.at_most,

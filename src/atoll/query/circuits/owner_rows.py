@@ -183,11 +183,21 @@ def _fill_column(rows: tuple[int, Mapping[str, Any]], name: str, count: int, wid
     return np.concatenate([_unsigned(made), np.zeros(count - here, np.uint64)])
 
 
-def measure_bits(leaf: PlanLeaf, rows: Mapping[str, Any]) -> dict[str, int]:
-    """Bits of the largest number of each column of whole numbers, in steps of 8; rows as `LocalRows.encode` makes them. A site's number is in the number of a row."""
+def measure_bits(leaf: PlanLeaf, rows: Mapping[str, Any], *, strict: bool) -> dict[str, int]:
+    """Bits of the largest number of each column of whole numbers, in steps of 8. A site's number is in the number of a row.
+
+    Args:
+        leaf: the leaf.
+        rows: as `LocalRows.encode` makes them.
+        strict: whether few rows must not show: then the plan alone says how large numbers may be.
+    """
     found = {}
     for column in leaf.columns:
         if column.code.kind != "whole" or column.row:
+            continue
+        if strict:
+            known = column.checked and column.bound.most
+            found[column.name] = min(WORD, 8 * -(-(column.bound.most[0].bit_length() + 1) // 8)) if known else WORD
             continue
         values, there = (rows[column.name], rows[f"{column.name}?"]) if column.number else ((rows[f"{column.name}.0"] ^ np.uint64(1 << (WORD - 1))).view(np.int64), rows[f"{column.name}?"])  # fmt: skip
         here = np.asarray(values)[np.asarray(there) != 0]

@@ -101,6 +101,17 @@ class Extents:
                     found = min(found, int((_LARGEST // (factor * len(bound))) ** (1 / len(product))))
         return found
 
+    def find_large(self, most: Mapping[str, int]) -> frozenset[str] | None:
+        """The columns of leaves that make a number which might leave 64 bits, if there is one.
+
+        Args:
+            most: column -> the largest number of it.
+        """
+        for bound in self._seen:
+            if sum(factor * math.prod(most.get(name, 1) for name in product) for product, factor in bound.items()) >= _LARGEST:  # fmt: skip
+                return frozenset(name for product in bound for name in product)
+        return None
+
     def _measure(self, operator: Operator) -> tuple[int, ColumnBounds]:
         known = self._known.get(id(operator))
         if known is None:

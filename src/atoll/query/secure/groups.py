@@ -270,8 +270,9 @@ class GroupPlanner(WindowPlanner):
         leaves = [self.leaf_of(node, names) if node.sql("duckdb") not in names.values else None for node in (one, other)]  # fmt: skip
         leaf = leaves[0]
         if leaf is not None and leaf is leaves[1] and isinstance(x, Stored) and isinstance(y, Stored) and x.number and y.number:  # fmt: skip
-            texts = [next(column.text for column in leaf.columns if column.name == side.name) for side in (x, y)]
-            return self.share(leaf, f"({texts[0]}) * ({texts[1]})", self._square_code(x, y), x.bases | y.bases, number=True)  # fmt: skip
+            a, b = (next(column for column in leaf.columns if column.name == side.name) for side in (x, y))
+            text = f"({a.text}) * ({b.text})"
+            return self.share(leaf, f"TRY({text})" if self.strict else text, self._square_code(x, y), x.bases | y.bases, number=True, bound=a.bound.times(b.bound))  # fmt: skip
         return Computed(self._square_code(x, y), x.bases | y.bases, "*", left=x, right=y)
 
     # ------------------------------------------------------------------ set operations

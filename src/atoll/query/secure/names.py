@@ -17,7 +17,9 @@ from ..scopes import Scopes, factor_conditions, find_outermost, has_grouping_set
 from ..statement import Catalog, SqlStatement
 from ..strategies.groupings import write_out_grouping_sets
 from .operators import (
+    UNBOUNDED,
     ChosenValue,
+    ColumnBound,
     Computed,
     Expanded,
     GroupColumn,
@@ -348,12 +350,12 @@ class NamePlanner:
         """Whether an expression is the same for all rows."""
         return node.find(self.exp.Column, self.exp.Query, self.exp.AggFunc, self.exp.Window) is None
 
-    def share(self, leaf: LeafDraft, text: str, code: ColumnCode, bases: Iterable[tuple[str, str]], *, number: bool = False, row: bool = False) -> Stored:  # fmt: skip
+    def share(self, leaf: LeafDraft, text: str, code: ColumnCode, bases: Iterable[tuple[str, str]], *, number: bool = False, row: bool = False, bound: ColumnBound = UNBOUNDED) -> Stored:  # fmt: skip
         """The column of a leaf that has a local expression."""
         known = next((one for one in leaf.columns if (one.text, one.number) == (text, number)), None)
         if known is None:
             known = SharedColumn(
-                f"{'n' if number else 'w'}{leaf.place}.{len(leaf.columns)}", text, code, number, row=row
+                f"{'n' if number else 'w'}{leaf.place}.{len(leaf.columns)}", text, code, number, row=row, bound=bound
             )
             leaf.columns.append(known)
         return Stored(code, frozenset(bases), known.name, number)

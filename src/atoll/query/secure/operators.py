@@ -20,8 +20,8 @@ from ..policy import QueryPolicy
 from ..statement import Catalog, SqlStatement
 
 __all__ = [
-    "AggregateOutput", "ChosenValue", "Compared", "Computed", "RowCondition", "Connected", "Expanded", "Filtered", "Fixed", "Flag", "GroupColumn", "GroupedRows", "JoinedRows", "SameTruth",
-    "KeptRows", "LeafRows", "Limited", "Looked", "MatchedRows", "MissingValue", "NearPairs", "Negated", "Operator", "PlanLeaf", "Quotient", "Ranked", "SecurePlan", "SharedColumn", "Stacked", "Stored", "TOLD", "ToldJoin", "TruthValue", "Value", "WindowColumn",
+    "AggregateOutput", "ChosenValue", "ColumnBound", "Compared", "Computed", "RowCondition", "Connected", "Expanded", "Filtered", "Fixed", "Flag", "GroupColumn", "GroupedRows", "JoinedRows", "SameTruth",
+    "KeptRows", "LeafRows", "Limited", "Looked", "MatchedRows", "MissingValue", "NearPairs", "Negated", "Operator", "PlanLeaf", "Quotient", "Ranked", "SecurePlan", "SharedColumn", "Stacked", "Stored", "TOLD", "UNBOUNDED", "ToldJoin", "TruthValue", "Value", "WindowColumn",
     "held_places", "inputs_of", "list_leaves", "number_operators", "prune_held", "rewrite_operators", "stored_names", "walk_operators",
 ]  # fmt: skip
 
@@ -181,6 +181,35 @@ class SameTruth(RowCondition):
 
 
 @dataclass(frozen=True)
+class ColumnBound:
+    """How large the values of a shared column may be, whatever rows there are: where few rows must not show, a refusal may not tell how large they are (`atoll.query.secure.bounds`).
+
+    Attributes:
+        most: for each of ``CAPS`` the largest absolute value of a coded number; empty of text, and where nothing bounds it.
+        length: the longest text, as `longest_text` takes it; ``None`` of numbers.
+        unranged: columns of tables that it is computed from, without a range.
+        capped: those of them whose type has larger values than the first of ``CAPS``, or the second.
+        unknown: the part of the expression that nothing bounds; empty if all is known.
+        text: the expression, as the statement has it.
+    """
+
+    most: tuple[int, ...] = ()
+    length: Any = None
+    unranged: tuple[Base, ...] = ()
+    capped: tuple[Base, ...] = ()
+    unknown: str = ""
+    text: str = ""
+
+    def times(self, other: ColumnBound) -> ColumnBound:
+        """The bound of products of values of two columns."""
+        most = tuple(x * y for x, y in zip(self.most, other.most, strict=False))
+        return ColumnBound(most, None, tuple(dict.fromkeys(self.unranged + other.unranged)), tuple(dict.fromkeys(self.capped + other.capped)), self.unknown or other.unknown, f"({self.text}) * ({other.text})")  # fmt: skip
+
+
+UNBOUNDED = ColumnBound()
+
+
+@dataclass(frozen=True)
 class SharedColumn:
     """A column that sites share.
 
@@ -191,6 +220,7 @@ class SharedColumn:
         number: whether it is a number; otherwise words.
         bounded: whether parties compute with it, so that its values must not be too large; numbers are so always.
         row: whether it numbers the rows of a site, to which the site adds its own number.
+        bound: how large its values may be, where that must not depend on rows.
     """
 
     name: str
@@ -199,6 +229,12 @@ class SharedColumn:
     number: bool = False
     bounded: bool = False
     row: bool = False
+    bound: ColumnBound = UNBOUNDED
+
+    @property
+    def checked(self) -> bool:
+        """Whether parties compute with it, so that its numbers must not be too large."""
+        return (self.number or self.bounded) and not self.row
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ from ..databases.silo import quote
 from ..plan import Key, require_points, split_conditions
 from ..policy import QueryPolicy
 from ..statement import SOURCE, Catalog, SqlStatement, shadow
+from .bounds.columns import require_bounds
+from .extents import Extents
 from .groups import GroupPlanner
 from .names import SelectNames, refuse
 from .near import make_near_plan
@@ -161,7 +163,12 @@ class SecurePlanner(GroupPlanner):
         leaves = tuple(leaf.finish() for leaf in self.leaves)
         claimed = [(table, column) for leaf in self.leaves for table, column in leaf.claims]
         sources = self.scopes.columns_read(self.catalog, [*claimed, *self.unit_bases])
-        return bound_joins(SecurePlan(self.statement, self.catalog, self.policy, leaves, root, shown, columns, tuple(outputs), grouped, ordered, limit, sources, self.common, finish, copies, withheld))  # fmt: skip
+        made = SecurePlan(self.statement, self.catalog, self.policy, leaves, root, shown, columns, tuple(outputs), grouped, ordered, limit, sources, self.common, finish, copies, withheld)  # fmt: skip
+        extents = Extents([1] * len(leaves))  # of one row each, as nobody has told how many there are
+        for one in (root, *(() if withheld is None else (withheld,))):
+            extents.rows(one)
+        require_bounds(made, extents)
+        return bound_joins(made)
 
     def _claim_keys(self) -> None:
         """Have each site check the keys of its parts of tables whose columns lie apart, also where no join is small because of them: rows would be in the table more than once."""

@@ -11,9 +11,12 @@ from atoll.core.errors import CompositionError
 
 from ..column_codes import ColumnCode
 from ..spatial import distance_of
+from .bounds.reader import CAPS, BoundReader
 from .names import LeafDraft, SelectNames, refuse
 from .operators import (
+    UNBOUNDED,
     ChosenValue,
+    ColumnBound,
     Compared,
     Computed,
     Connected,
@@ -60,7 +63,7 @@ class ValuePlanner(UnitPlanner):
             own = kind or self.kind(node, names)
             code = self.code(own, text)
             local = self.guarded(node)
-            return self._guarded(leaf, node, code, code.local(f"CAST({local} AS {code.type})" if kind or code.type != own else local), names)  # fmt: skip
+            return self._guarded(leaf, node, code, self._coded_text(code.local(f"CAST({local} AS {code.type})" if kind or code.type != own else local), node, code), names)  # fmt: skip
         if distance_of(node) is not None and not names.grouped:
             raise self._refuse_distance(node, names)
         make = next((method for kinds, method in self._makers() if isinstance(node, kinds)), None)
@@ -113,13 +116,13 @@ class ValuePlanner(UnitPlanner):
 
     def _guarded(self, leaf: LeafDraft, node: Any, code: ColumnCode, text: str, names: SelectNames) -> Value:
         """A leaf's expression; where an outer join found no row, what it is of NULLs."""
-        column = self.share(leaf, text, code, self.scopes.bases(node, names.scope))
+        column = self.share(leaf, text, code, self.scopes.bases(node, names.scope), bound=self.read_bound(node, names, code))  # fmt: skip
         if not leaf.nullable:
             return column
         known = self.of_nothing(node, names)
         if known is None:
             return column
-        present = self.share(leaf, "CAST(1 AS BIGINT)", _WHOLE, ())
+        present = self.share(leaf, "CAST(1 AS BIGINT)", _WHOLE, (), bound=ColumnBound((1,) * len(CAPS)))
         return ChosenValue(code, column.bases, cases=((MissingValue(present), Fixed(code, value=self._coded(known, code))),), default=column)  # fmt: skip
 
     def of_nothing(self, node: Any, names: SelectNames) -> str | None:
@@ -185,7 +188,30 @@ class ValuePlanner(UnitPlanner):
             raise refuse(f"{adds or text} is of type {kind}", "cast to a number")
         else:
             local = code.local(f"CAST({local} AS {code.type})" if code.type != kind else local)
-        return self.share(leaf, local, code, self.scopes.bases(node, names.scope), number=True)
+        bound = self.read_bound(node, names, code)
+        return self.share(leaf, self._coded_text(local, node, code), code, self.scopes.bases(node, names.scope), number=True, bound=bound)  # fmt: skip
+
+    def _coded_text(self, text: str, node: Any, code: ColumnCode) -> str:
+        """Local SQL of a coded expression: if few rows must not show, NULL where it has no code."""
+        if not self.strict or (isinstance(node, self.exp.Column) and code.kind != "real"):
+            return text
+        if code.kind == "text":
+            return f"CASE WHEN instr({text}, chr(0)) = 0 THEN {text} END"
+        return f"TRY({text})" if node.find(self.exp.Query) is None else text
+
+    def read_bound(self, node: Any, names: SelectNames, code: ColumnCode) -> ColumnBound:
+        """How large an expression that sites compute may be, if that must not depend on rows."""
+        if not self.strict:
+            return UNBOUNDED
+        tables = {table: {name.lower(): kind for name, kind in columns.items()} for table, columns in self.catalog.tables.items()}  # fmt: skip
+        reader = BoundReader(self.exp, self.scopes, tables, self._evaluate, lambda part: self.kind(part, names))
+        return reader.read_bound(node, names.scope, code)
+
+    def _evaluate(self, text: str) -> Any:
+        try:
+            return self.connection.execute(text).fetchone()
+        except Exception:  # a constant that is no number: there are no rows
+            return None
 
     def _as_number(self, found: Value, text: str, adds: str = "") -> Value:
         if isinstance(found, Fixed) and found.code.kind == "real" and found.value is not None:

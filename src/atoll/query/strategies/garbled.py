@@ -23,6 +23,7 @@ from atoll.secure.garbled.garbling import Garbler
 from ..circuits.owner_rows import measure_bits, read_wires
 from ..circuits.slice_wires import count_gates, release_answer
 from ..local import message_of, plan_of, silo_of
+from ..secure.bounds.columns import require_bounds
 from ..secure.costs import RehearsedCuts, measure_extents, relayed_nbytes
 from ..secure.extents import Extents, too_many_rows
 from ..secure.near import refuse_near
@@ -109,7 +110,7 @@ def measure_local(kept: LocalRows, island: Any, message: Mapping[str, Any]) -> d
     bits: dict[str, int] = {}
     for place, leaf in enumerate(kept.leaves):
         if leaf is not None:
-            bits |= measure_bits(leaf, kept.encode(place, kept.widths(), Extents([1] * len(kept.leaves))))
+            bits |= measure_bits(leaf, kept.encode(place, kept.widths(), Extents([1] * len(kept.leaves))), strict=kept.plan.policy.min_count > 1)  # fmt: skip
     return {"rows": kept.sizes, "words": kept.widths(), "bits": bits, **({"slices": kept.slices} if kept.slices else {})}  # fmt: skip
 
 
@@ -276,9 +277,10 @@ class GarbledSmcql(Smcql):
 
     def _require_size(self, plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: Mapping[str, int], bits: Mapping[str, int], slices: SliceSizes | None) -> tuple[Sequence[GateCounter], dict[str, Any]]:  # fmt: skip
         """What `count` says, refused if a table or the circuit is too large."""
-        largest = measure_extents(plan, sizes, slices=slices).largest
-        if largest > MOST_ROWS:
-            raise too_many_rows(largest, MOST_ROWS)
+        extents = measure_extents(plan, sizes, slices=slices)
+        if extents.largest > MOST_ROWS:
+            raise too_many_rows(extents.largest, MOST_ROWS)
+        require_bounds(plan, extents)
         counted, terms = self.count(plan, sizes, widths, bits, slices)
         ands = sum(one.ands for one in counted)
         if ands > self.most_gates:

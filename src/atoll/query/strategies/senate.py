@@ -48,8 +48,9 @@ from ..circuits.subplans import Division, PartCounter, PartRunner, PlanPart, div
 from ..circuits.wire_values import WORD, WireTable, WireValues, lengthen, one_bit, turn_top
 from ..circuits.wires import turn_bits
 from ..local import plan_of, silo_of
+from ..secure.bounds.columns import limit_columns
 from ..secure.costs import measure_extents, relayed_nbytes
-from ..secure.operators import SecurePlan
+from ..secure.operators import SecurePlan, SharedColumn
 from ..secure.plan import make_secure_plan
 from .garbled import MOST_ROWS, GarbledSmcql, leaves_of, measure_local
 from .shared_rows import ROW_BITS, compare_requests, local_rows, promised_of
@@ -91,7 +92,7 @@ class OwnerChecks(WireValues):
             there = columns[f"{column.name}?"]
             cells = columns[column.name] = await blank_rows(one_bit(there), columns[column.name])
             if column.number or column.bounded:
-                await self.notice(owners, f"a number of {column.text} lies outside its range", await self._is_large(cells if column.number else turn_top(cells), self._extents.largest_of(column.name)), one_bit(there))  # fmt: skip
+                await self.notice(owners, f"a number of {column.text} lies outside its range", await self._is_large(cells if column.number else turn_top(cells), self._most(column)), one_bit(there))  # fmt: skip
             if column.row:
                 site, own = cells[ROW_BITS:], self.bits(len(table), 0)
                 for owner in owners:  # one of them at most is equal; words have the top bit turned
@@ -103,6 +104,12 @@ class OwnerChecks(WireValues):
             falls = await less_wires(key[:, 1:], key[:, :-1])
             await self.notice(owners, "its rows are not in the order that it should sort them by" if len(owners) == 1 else "the union of their rows is not in order", falls)  # fmt: skip
         return replace(table, columns=columns)
+
+    def _most(self, column: SharedColumn) -> int:
+        """How large a column's numbers may be."""
+        if self._plan.policy.min_count == 1:
+            return self._extents.largest_of(column.name)
+        return limit_columns(self._plan, self._extents)[1][column.name]
 
     async def _is_large(self, x: Wires, most: int) -> Wires:
         """1 where a number lies outside ``-most`` to ``most``."""

@@ -27,6 +27,7 @@ from ..databases.silo import quote
 from ..events import write_event
 from ..local import UnitRows, divide_units, keep_units, names_of, open_record, plan_of, prefix_of, silo_of, units_text
 from ..plan import Released
+from ..secure.bounds.columns import largest_number, longest_of, plain_texts, require_bounds
 from ..secure.costs import measure_extents, release_rows, shared_layout, sliced_layout
 from ..secure.extents import Extents, fill_up, too_many_rows
 from ..secure.operators import Operator, SecurePlan, held_places
@@ -121,6 +122,7 @@ class LocalRows:
     Attributes:
         which: names the release that these rows belong to, of a strategy that keeps them.
         contents: watched table -> the digest.
+        plain: column of a table -> bytes of its longest text, or how many caps a number of it passes (`count_over`), where rows of the leaves must not tell.
     """
 
     which: tuple[str, str] = ("", "")
@@ -141,7 +143,8 @@ class LocalRows:
         counted = list(dict.fromkeys(one.table for _, one in self.released))
         texts += [units_text(next(one for _, one in self.released if one.table == table), plan.catalog, names[table]) for table in counted]  # fmt: skip
         texts += [units_text(Released(table, table, "", True), plan.catalog, names[table]) for table in watched]
-        texts += [f"{prefix} {text}" for text in slice_texts(plan)]
+        plain = plain_texts(plan, mine)
+        texts += [f"{prefix} {text}" for text in (*plain.values(), *slice_texts(plan))]
         self._read = silo.run_all(texts, tables, arrow=True) if kept is None else [read_arrow(one) for one in kept]
         found = iter(self._read)
         self.sizes, self.counts, self.rows = list[int](), list[int](), list[Any]()
@@ -163,6 +166,7 @@ class LocalRows:
         self._kept = [list(zip(*(one.to_pylist() for one in next(found).columns), strict=True)) for _ in self.released]
         self._units = {table: [one.to_pylist() for one in next(found).columns] for table in counted}
         self.contents = {table: digest_table(next(found)) for table in watched}
+        self.plain = {base: int(next(found).column(0)[0].as_py()) for base in plain}
         self.slices = [tell_slices(rows) for rows in found]
 
     def keep(self) -> list[bytes]:
@@ -233,12 +237,11 @@ class LocalRows:
 
     def widths(self) -> dict[str, int]:
         """Words that each column of text needs here."""
-        compute = need("pyarrow.compute", "sql", "shares of text")
         found = {}
         for leaf, rows in zip(self.leaves, self.rows, strict=True):
             for place, column in enumerate(() if leaf is None else leaf.columns):
                 if column.code.kind == "text":
-                    longest = compute.max(compute.binary_length(rows.column(place))).as_py() or 0
+                    longest = longest_of(column, self.plain, rows.column(place))
                     if longest > 8 * LONGEST:
                         raise DataError(f"a text of more than {8 * LONGEST} bytes, which is the most that parties share", where=column.text, remedy="shorten it: left(x, 100)")  # fmt: skip
                     found[column.name] = max(1, -(-longest // 8))
@@ -262,9 +265,9 @@ class LocalRows:
             values = self.rows[place].column(k)
             if column.row:  # rows of different sites are different units
                 values = compute.add(values, self.number << ROW_BITS)
-            if column.number or column.bounded:
+            if column.checked:
                 numbers = values.fill_null(0).to_numpy().astype(np.int64)
-                most = extents.largest_of(column.name)
+                most = largest_number(column, self.plan, extents, self.plain, self.name)
                 # The absolute value of the smallest integer has no place in 64 bits: both ends are compared.
                 if len(numbers) and (int(numbers.max()) > most or int(numbers.min()) < -most):
                     raise DataError(f"the numbers that follow from {column.text} might leave 64 bits", where="shares", remedy="scale the values down in the statement: SUM(CAST(x / 1000 AS DECIMAL(18,2)))")  # fmt: skip
@@ -546,7 +549,7 @@ def require_size(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: C
         slices: how many rows slices have; ``None`` for a plan without.
 
     Raises:
-        CompositionError: one has more rows than they hold.
+        CompositionError: one has more rows than they hold, or numbers of so many rows might leave 64 bits.
     """
     found = measure_extents(plan, sizes, shrink, kind, slices, {})
     if found.side > MOST_SIDE:
@@ -554,3 +557,4 @@ def require_size(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], shrink: C
     largest = found.largest
     if largest > MOST_ROWS:
         raise too_many_rows(largest, MOST_ROWS)
+    require_bounds(plan, found)

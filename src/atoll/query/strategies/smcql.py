@@ -29,6 +29,7 @@ from atoll.secure.tables import join_parts
 
 from ..column_codes import LONGEST
 from ..local import message_of
+from ..secure.bounds.columns import tell_bounds
 from ..secure.costs import WITHHELD, RehearsedCuts, RehearsedKeys, predict_cost
 from ..secure.operators import (
     Expanded,
@@ -63,11 +64,7 @@ def _told_sizes(plan: SecurePlan) -> list[Exposure]:
     """What the sizes of tables, texts and numbers give away."""
     tables = " and of ".join(leaf.name for leaf in plan.leaves)
     made = [Exposure("coordinator, three parties", f"how many rows of {tables} each site has, up to the next power of two", "", "sizes")]  # fmt: skip
-    if any(column.code.kind == "text" for leaf in plan.leaves for column in leaf.columns):
-        made.append(Exposure("coordinator, three parties", "the length of the longest text of each column that is shared, in steps of 8 bytes", "", "sizes"))  # fmt: skip
-    if any(column.number or column.bounded for leaf in plan.leaves for column in leaf.columns):
-        made.append(Exposure("coordinator, analyst", "whether a number that follows from the largest ones of a site might leave 64 bits, which ends the statement", "", "sizes"))  # fmt: skip
-    return made
+    return [*made, *tell_bounds(plan)]
 
 
 @dataclass(frozen=True)
