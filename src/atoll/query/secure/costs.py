@@ -1,6 +1,7 @@
 """What a plan costs under shares, before it runs: bytes and messages of the three parties, from the sizes of the leaves alone.
 
-One party rehearses the plan on zeros (`atoll.secure.shares.ShareRehearsal`). Large plans are rehearsed at two smaller sizes: with ``n`` rows of the largest table, bytes are ``n (a log n + b)``.
+One party rehearses the plan on zeros (`atoll.secure.shares.ShareRehearsal`). Large plans are rehearsed at two smaller sizes, and each operator's part follows from these: of ``n`` rows its bytes are
+``n (a log n + b)`` and those around its messages. The operators of a plan grow apart: of three tables, pairs of pairs do with the third power of what the leaves do.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from atoll.secure.tables import SharedTable, outward_rows
 from ..slices import HERE, SlicedTables, SliceExtents, SliceSizes, empty_table, result_layout, sliced_rows
 from .extents import Extents
 from .kept_plan import KeptTables, held_relations, kept_layout, makes_relation
-from .operators import TOLD, Operator, PlanLeaf, SecurePlan, held_places
+from .operators import TOLD, Operator, PlanLeaf, SecurePlan, held_places, walk_operators
 from .tables import SecureTables
 
 __all__ = [
@@ -179,24 +180,30 @@ def predict_cost(plan: SecurePlan, sizes: Mapping[str, Sequence[int]], widths: M
         drawn = [run.play(totals, seed) for seed in range(orders if few and keys is None else 1)]
         sent, messages = (sum(values) / len(drawn) for values in zip(*((one.nbytes, one.messages) for one in drawn), strict=True))  # fmt: skip
         return SecureCost(sent + shared, messages, drawn[0].outward)
-    runs = []
-    for shrunk in (_LARGEST, _LARGEST // 4):
-        smaller, part = list(totals), run
-        while (rows := part.largest(smaller)) > shrunk and max(smaller) > 1:
-            smaller, part = [max(1, one // 2) for one in smaller], part.halved()
-        runs.append((rows, part.play(smaller)))
-    (n, one), (m, other) = runs
-    bytes_, outward = (_extrapolate(largest, (n, a), (m, b)) for a, b in ((one.nbytes, other.nbytes), (one.outward, other.outward)))  # fmt: skip
-    growth = (one.messages - other.messages) / max(1e-9, math.log2(n / m)) if n > m else 0.0
-    return SecureCost(bytes_ + shared, one.messages + growth * math.log2(largest / n), outward)
+    smaller, part, runs = list(totals), run, list[dict[int, _Part]]()
+    for most in (_LARGEST, _LARGEST // 4):
+        begun = len(runs) == 0
+        while (part.largest(smaller) > most or not begun) and max(smaller) > 1:
+            smaller, part, begun = part.halve_leaves(smaller), part.halved(), True
+        runs.append(part.measure(smaller))
+    worked = run.size_parts(totals)
+    made = {place: _extrapolate(worked[place], one, runs[1].get(place, one)) for place, one in runs[0].items()}
+    outward = made.pop(_OUTWARD)
+    return SecureCost(sum(nbytes for nbytes, _ in made.values()) + shared, sum(messages for _, messages in made.values()), outward[0])  # fmt: skip
 
 
-def _extrapolate(n: int, one: tuple[int, float], other: tuple[int, float]) -> float:
-    (a, x), (b, y) = one, other
+def _extrapolate(n: int, one: _Part, other: _Part) -> tuple[float, float]:
+    """Bytes and messages of an operator of some rows, from those of fewer."""
+    frames = 3.0 * relayed_nbytes(M.nbytes(np.zeros(0, np.uint8)))
+    (a, x), (b, y) = ((part.rows, max(0.0, part.nbytes - frames * part.messages)) for part in (one, other))
     if a <= b:
-        return x * n / a
+        return x * n / a + frames * one.messages, one.messages
+    growth = max(0.0, one.messages - other.messages) / math.log2(a / b)
+    messages = one.messages + growth * math.log2(max(1.0, n / a))
     slope = (x / a - y / b) / math.log(a / b)
-    return n * (x / a + slope * math.log(n / a))
+    # Messages have 256 bytes at least, and are filled up: a row of few costs more.
+    grown = n * (x / a + slope * math.log(n / a)) if slope >= 0 else x + max(0.0, x - y) / (a - b) * (n - a)
+    return grown + frames * messages, messages
 
 
 def relayed_nbytes(nbytes: int) -> int:
@@ -211,6 +218,25 @@ def sharing_nbytes(layout: Layout, rows: int, among: bool) -> int:
     messages: list[list[Any]] = [[seed, seed], [seed, whole], [whole, seed]]
     sent = [relayed_nbytes(M.nbytes(one)) for one in messages]
     return sum(sent[1:]) if among else sum(sent)
+
+
+@dataclass
+class _Part:
+    """What a rehearsal sent for an operator.
+
+    Attributes:
+        rows: that the parties worked on.
+        nbytes: bytes of all of them.
+        messages: messages of one party.
+    """
+
+    rows: int
+    nbytes: float = 0.0
+    messages: float = 0.0
+
+
+_REST, _OUTWARD = -1, -2
+"""The places of what is sent beside operators, and of the rows of the answer."""
 
 
 @dataclass(frozen=True)
@@ -231,11 +257,43 @@ class _Rehearsals:
         noted = {name: [max(1, one // 2) for one in sizes] if name.startswith(TOLD) else sizes for name, sizes in (self.noted or {}).items()}  # fmt: skip
         return replace(self, slices=slices, noted=noted, kept={name: max(1, rows // 2) for name, rows in self.kept.items()})  # fmt: skip
 
+    def halve_leaves(self, totals: Sequence[int]) -> list[int]:
+        """Half of the rows of the longest leaf, so that tables shrink in small steps; of all, where slices, sizes that are known and cuts shrink with them."""
+        if self.slices is not None or self.noted or self.kept or self.cuts is not None:
+            return [max(1, one // 2) for one in totals]
+        longest = max(range(len(totals)), key=totals.__getitem__)
+        return [max(1, one // 2) if place == longest else one for place, one in enumerate(totals)]
+
     def largest(self, totals: Sequence[int]) -> int:
         """Rows of the largest table."""
+        return self._extents(totals).largest
+
+    def size_parts(self, totals: Sequence[int]) -> dict[int, int]:
+        """Place of each part of the plan, its operators and what is beside them -> rows that the parties work on."""
+        extents = self._extents(totals)
+        roots = [one for one in (self.plan.root, self.plan.withheld) if one is not None]
+        found = {id(op): extents.size_of(op) for root in roots for op in walk_operators(root)}
+        return {**found, _REST: sum(extents.rows(root) for root in roots), _OUTWARD: extents.rows(self.plan.root)}
+
+    def _extents(self, totals: Sequence[int]) -> Extents:
         shrink = None if self.cuts is None else self.cuts.shrink
         told = {int(name.removeprefix(TOLD)): int(sizes[0]) for name, sizes in (self.noted or {}).items() if name.startswith(TOLD)}  # fmt: skip
-        return measure_extents(self.plan, {"all": totals}, shrink, Extents if self.keys is None else self.keys.extents, self.slices, told, self.kept).largest  # fmt: skip
+        return measure_extents(self.plan, {"all": totals}, shrink, Extents if self.keys is None else self.keys.extents, self.slices, told, self.kept)  # fmt: skip
+
+    def measure(self, totals: Sequence[int]) -> dict[int, _Part]:
+        """What the parties send for each part of the plan."""
+        parts = {place: _Part(rows) for place, rows in self.size_parts(totals).items()}
+        places = (1,) if self.keys is None else (0, 1, 2)
+        for place in places:
+            weight, spent = 3.0 / len(places), dict[int, tuple[float, float]]()
+            rehearsal, outward = self._play(totals, place, place, spent)
+            rest = [whole - sum(one[k] for one in spent.values()) for k, whole in enumerate((rehearsal.sent, rehearsal.messages))]  # fmt: skip
+            for at, (nbytes, messages) in {**spent, _REST: (rest[0], rest[1])}.items():
+                parts[at].nbytes += weight * nbytes
+                parts[at].messages = max(parts[at].messages, messages)
+            if place < 2:
+                parts[_OUTWARD].nbytes += 2.0 / len(places[:2]) * sum(M.nbytes(one) for one in outward)
+        return {at: part for at, part in parts.items() if at in (_REST, _OUTWARD) or at in spent}
 
     def play(self, totals: Sequence[int], seed: int = 0) -> SecureCost:
         """What the parties send for leaves of some rows: one of them stands for all, unless each sends something else."""
@@ -246,7 +304,7 @@ class _Rehearsals:
         outward = sum(M.nbytes(one) for _, parts in runs[:2] for one in parts)
         return SecureCost(sum(one.sent for one, _ in runs), max(one.messages for one, _ in runs), outward)
 
-    def _play(self, totals: Sequence[int], seed: int, place: int) -> tuple[ShareRehearsal, Any]:
+    def _play(self, totals: Sequence[int], seed: int, place: int, spent: dict[int, tuple[float, float]] | None = None) -> tuple[ShareRehearsal, Any]:  # fmt: skip
         rehearsal = ShareRehearsal(relayed_nbytes, seed, place, self.noted)
         trio = rehearsal.trio
 
@@ -256,6 +314,11 @@ class _Rehearsals:
             return n if slices is None or place not in slices.sliced.places else len(slices.leaf_places(place))
 
         def tables(leaves: Sequence[SharedTable]) -> SecureTables:
+            found = make_tables(leaves)
+            found.watch = None if spent is None else _watch_parts(rehearsal, spent)
+            return found
+
+        def make_tables(leaves: Sequence[SharedTable]) -> SecureTables:
             if slices is not None:
                 layout, counts = sliced_layout(self.plan, slices, self.widths), map(slices.result_rows, slices.counts)
                 return SlicedTables(trio, leaves, slices, [empty_table(trio, layout, n) for n in counts if n])
@@ -274,3 +337,22 @@ class _Rehearsals:
             return (await release_rows(self.plan, tables(leaves)))[1:]
 
         return rehearsal, rehearsal.play(work())
+
+
+def _watch_parts(rehearsal: ShareRehearsal, spent: dict[int, tuple[float, float]]) -> Callable[[Operator, bool], None]:
+    """What notes the bytes and messages of each operator without those of what it is made of; for `SecureTables.watch`."""
+    stack: list[list[float]] = []
+
+    def watch(op: Operator, done: bool) -> None:
+        now = [float(rehearsal.sent), float(rehearsal.messages)]
+        if not done:
+            stack.append([*now, 0.0, 0.0])
+            return
+        *begun, below, waited = stack.pop()
+        whole = [after - before for after, before in zip(now, begun, strict=True)]
+        spent[id(op)] = whole[0] - below, whole[1] - waited
+        if stack:
+            stack[-1][2] += whole[0]
+            stack[-1][3] += whole[1]
+
+    return watch

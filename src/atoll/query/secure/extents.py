@@ -41,6 +41,7 @@ from .operators import (
     ToldJoin,
     TruthValue,
     Value,
+    inputs_of,
     walk_operators,
 )
 from .sensitivity import leaf_filters
@@ -85,6 +86,15 @@ class Extents:
     def rows(self, operator: Operator) -> int:
         """Rows of a table."""
         return self._measure(operator)[0]
+
+    def size_of(self, operator: Operator) -> int:
+        """Rows that the parties work on to make an operator's table: those of it, or of what it is made of, or pairs that it looks at."""
+        below = sum(self.rows(one) for one in inputs_of(operator))
+        before, self.largest = self.largest, 0
+        self._known.pop(id(operator), None)
+        self.rows(operator)
+        own, self.largest = self.largest, max(before, self.largest)
+        return max(1, own, below)
 
     def largest_of(self, column: str) -> int:
         """How large the numbers of a leaf's column may be.

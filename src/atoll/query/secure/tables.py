@@ -117,7 +117,12 @@ class SecureTables:
         leaves: the shared rows of each leaf.
         resize: makes a smaller table of an operator's, without losing a row that counts; ``None`` keeps all.
         most: rows of a join at most.
+
+    Attributes:
+        watch: is told before an operator's table is made, and after it with ``True``.
     """
+
+    watch: Callable[[Operator, bool], None] | None = None
 
     def __init__(self, trio: Trio, leaves: Sequence[SharedTable], resize: Resize | None = None, most: int = 1 << 31) -> None:  # fmt: skip
         self.trio, self._leaves, self._resize, self._most = trio, list(leaves), resize, most
@@ -172,8 +177,12 @@ class SecureTables:
     async def _table(self, op: Operator) -> SharedTable:
         """An operator's table: several lookups may be in one of them."""
         if id(op) not in self._made:
+            if self.watch is not None:
+                self.watch(op, False)
             made = await self._table_of(op)
             self._made[id(op)] = op, made if self._resize is None else await self._resize(self, op, made)
+            if self.watch is not None:
+                self.watch(op, True)
         return self._made[id(op)][1]
 
     async def _table_of(self, op: Operator) -> SharedTable:
