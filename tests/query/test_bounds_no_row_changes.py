@@ -42,20 +42,18 @@ def outcome(made: dict[str, TableSource], text: str, strategy: str, policy: dict
 
 
 WALKS = [
-    *(f"SELECT sum(pay * {10**k}) FROM p" for k in (3, 8, 11, 15)),
-    *(f"SELECT sum((pay - {least}) * 100000000000) FROM p" for least in (100, 100_000)),
-    "SELECT sum(CASE WHEN id = 3 THEN pay ELSE 0 END * 100000000000) FROM p",
-    "SELECT sum(x * 100000000000) FROM (SELECT pay - 100 AS x FROM p) q",
-    "SELECT count(*) FROM (SELECT id, sum(pay * 100000000000) AS s FROM p GROUP BY id) q WHERE s > 0",
+    *(f"SELECT sum(pay * {10**k}) FROM p" for k in (3, 8, 12, 15)),
+    *(f"SELECT sum((pay - {least}) * 1000000000000) FROM p" for least in (100, 100_000)),
+    "SELECT sum(CASE WHEN id = 3 THEN pay ELSE 0 END * 1000000000000) FROM p",
+    "SELECT sum(x * 1000000000000) FROM (SELECT pay - 100 AS x FROM p) q",
+    "SELECT count(*) FROM (SELECT id, sum(pay * 1000000000000) AS s FROM p GROUP BY id) q WHERE s > 0",
     "SELECT var_samp(pay * 1000000) FROM p",
-    "SELECT count(*) FROM p JOIN p q ON p.id = q.id WHERE p.pay * 100000000000 > q.pay",
-    "SELECT pay::HUGEINT * 10000000000000000, count(*) FROM p GROUP BY 1",
 ]
 
 
 @pytest.mark.parametrize("text", [WALKS[2], WALKS[5], *(pytest.param(one, marks=pytest.mark.slow) for one in WALKS)])
 def test_a_refusal_does_not_tell_how_large_one_number_is(text: str) -> None:
-    """Of 10^5 or 10^6 some of these left 64 bits: whoever tries further factors read the largest pay."""
+    """Of 10^6 most of these left 64 bits, and of 103 none: whoever tries further factors read the largest pay."""
     said = [outcome(people(pay), text, "smcql:mode=shares", policy_of()) for pay in (103, 100_000, 1_000_000)]
     assert len(set(said)) == 1
 
