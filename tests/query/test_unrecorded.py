@@ -108,7 +108,7 @@ CHOSEN = {
     f"SELECT count(CASE WHEN s > 110 THEN 1 END) FROM {TOTALS}": "110",
     "SELECT sum(s) FROM (SELECT id, sum(pay) FILTER (WHERE id <> 3) AS s FROM p GROUP BY id) q": "3",
     f"SELECT id = 3 AS k, sum(s) FROM {TOTALS} GROUP BY k": "3",
-    "SELECT k, sum(s) FROM (SELECT id = 3 AS k, id, sum(pay) AS s FROM p GROUP BY ALL) q GROUP BY k": "3",
+    "SELECT k, sum(s) FROM (SELECT id, max(id) = 3 AS k, sum(pay) AS s FROM p GROUP BY id) q GROUP BY k": "3",
     "SELECT sum(s) FROM (SELECT id, count(*) * 0 + 3 AS k, sum(pay) AS s FROM p GROUP BY id) q WHERE id <> k": "0",
     f"SELECT sum(s) FROM {TOTALS} WHERE s > (SELECT count(*) FROM p WHERE id < 9)": "9",
     f"WITH b AS (SELECT id FROM p WHERE id < 9) SELECT sum(s) FROM {TOTALS} WHERE s > (SELECT count(*) FROM b)": "9",
