@@ -87,10 +87,22 @@ def five() -> Trail:
 @pytest.mark.parametrize("lie", LIES)
 def test_what_somebody_changes_is_named(lie: str, five: Trail) -> None:
     trail = copy.deepcopy(five)
-    rows = trail["query-events-000001"]["events"]
+    segment = trail["query-events-000001"]
+    rows = [json.loads(one) for one in segment["events"]]
     assert check_events(left(trail), "s0").number == len(rows) == 5
     LIES[lie][0](rows)
+    segment["events"] = [json.dumps(one) for one in rows]
     with pytest.raises(JobError, match=LIES[lie][1]):
+        check_events(left(trail), "s0")
+    segment["events"] = rows  # as values, which is what older segments hold
+    with pytest.raises(JobError, match=LIES[lie][1]):
+        check_events(left(trail), "s0")
+
+
+def test_what_is_no_event_at_all_is_named(five: Trail) -> None:
+    trail = copy.deepcopy(five)
+    trail["query-events-000001"]["events"][1] = "{"
+    with pytest.raises(JobError, match=r"the trail is broken: \{ is no event"):
         check_events(left(trail), "s0")
 
 
@@ -184,7 +196,7 @@ def test_the_command_shows_and_checks_what_silos_have_answered(tmp_path: Path, c
     assert {name: one["events"] for name, one in parties.items()} == {"north": 1, "south": 1}
     kept = NamedResults(record)
     value = kept.get("north", "query-events-000001")
-    value["events"][0]["details"]["behind"] = {"rows": 7}
+    value["events"][0] = value["events"][0].replace('{"rows": ', '{"rows": 7')
     kept.put("north", "query-events-000001", value)
     assert run(["events", "--site", str(record), "--verify"]) == 12
     assert "event 1 does not follow event 0" in " ".join(capsys.readouterr().err.split())

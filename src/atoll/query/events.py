@@ -7,6 +7,7 @@ compared with an end that somebody noted, and with the record of answers with no
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
@@ -79,7 +80,7 @@ def append_event(island: Any, what: str, details: Mapping[str, Any]) -> None:
         event = replace(made, number=end.number + 1)
         event = replace(event, hash=link(end.hash, event))
         try:
-            island.leave(_segment(len(closed) + 1), {"events": [*events, asdict(event)]}, at_once=True)
+            island.leave(_segment(len(closed) + 1), {"events": [*events, json.dumps(asdict(event))]}, at_once=True)
         except PolicyError:  # another job has written meanwhile
             if tries == _TRIES - 1:
                 raise
@@ -94,9 +95,11 @@ def _segment(number: int) -> str:
 def _read_end(island: Any) -> tuple[list[str], list[Any], Head]:
     """The ends of full segments, the events of the one that is being filled, and the end of the chain."""
     closed = list(_get(island.left, TRAIL, "closed"))
+    # An event is one text: a segment is read and written for each reply, and as trees of values its events take most of a short statement's time.
     events = list(_get(island.left, _segment(len(closed) + 1), "events"))
     if events:
-        return closed, events, Head(int(events[-1]["number"]), str(events[-1]["hash"]))
+        last = _read_event(events[-1])
+        return closed, events, Head(int(last["number"]), str(last["hash"]))
     return closed, events, Head.read(closed[-1]) if closed else EMPTY
 
 
@@ -121,13 +124,31 @@ def read_events(left: Callable[[str], Any]) -> Iterator[AuditEvent]:
             try:
                 yield AuditEvent(**one)
             except TypeError as error:
-                raise JobError(f"the trail is broken: {str(one)[:100]} is no event", where=TRAIL, remedy="somebody or something changed the site's folder results: compare it with a backup") from error  # fmt: skip
+                raise _no_event(one) from error
 
 
 def _segments(left: Callable[[str], Any]) -> Iterator[tuple[str, list[Any]]]:
     """Each segment: its end as it was noted, empty for the last one, and its events."""
     for number, end in enumerate([*_get(left, TRAIL, "closed"), ""], 1):
-        yield str(end), list(_get(left, _segment(number), "events"))
+        yield str(end), [_read_event(one) for one in _get(left, _segment(number), "events")]
+
+
+def _read_event(kept: Any) -> Any:
+    """The values of an event.
+
+    Raises:
+        JobError: it is no text of one.
+    """
+    if not isinstance(kept, str):
+        return kept
+    try:
+        return json.loads(kept)
+    except ValueError as error:
+        raise _no_event(kept) from error
+
+
+def _no_event(kept: Any) -> JobError:
+    return JobError(f"the trail is broken: {str(kept)[:100]} is no event", where=TRAIL, remedy="somebody or something changed the site's folder results: compare it with a backup")  # fmt: skip
 
 
 def check_events(left: Callable[[str], Any], party: str, known: Head | None = None) -> Head:
