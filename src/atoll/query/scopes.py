@@ -25,6 +25,7 @@ __all__ = [
     "group_keys",
     "has_grouping_sets",
     "merge_derived",
+    "wrap_value",
     "write_out_quantifiers",
 ]
 
@@ -69,8 +70,7 @@ def _merge_groups(exp: Any, tree: Any) -> Any:
             here = isinstance(node, exp.Column) and node.table == alias
             if not here:
                 return node
-            value = values[node.name].copy()
-            return value if isinstance(value, exp.Column | exp.Func | exp.Literal) else exp.paren(value, copy=False)
+            return wrap_value(exp, values[node.name])
 
         made, conditions = inner.copy(), [one.this for one in (inner.args.get("having"),) if one is not None]
         if made.args.get("group") is not None:
@@ -113,6 +113,13 @@ def _find_groups(exp: Any, tree: Any) -> tuple[str, Any, str] | None:
     asked = {one.name for one in tree.find_all(exp.Column) if one.table == source.alias_or_name and one.find_ancestor(exp.Subquery) is None}  # fmt: skip
     whole = grouped and len(set(names)) == len(names) and asked <= {*names}
     return (source.alias_or_name, inner, named) if whole else None
+
+
+def wrap_value(exp: Any, value: Any) -> Any:
+    """A copy of an expression to stand in place of a column, whatever is around it: ``NOT k`` of ``a OR b AS k`` is ``NOT (a OR b)``."""
+    # AND and OR are functions to sqlglot.
+    closed = isinstance(value, exp.Column | exp.Func | exp.Literal) and not isinstance(value, exp.Binary)
+    return value.copy() if closed else exp.paren(value.copy(), copy=False)
 
 
 def _has_more(select: Any, clauses: tuple[str, ...]) -> bool:

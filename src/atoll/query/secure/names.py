@@ -165,7 +165,7 @@ class NamePlanner:
 
     def pushed(self, tree: Any) -> Any:
         """The tree with conditions where sites evaluate and record them, if few rows must not show. Changes the tree."""
-        return push_conditions(tree) if self.strict else tree
+        return push_conditions(tree, self._type_in) if self.strict else tree
 
     # ------------------------------------------------------------------ text and types
 

@@ -17,10 +17,10 @@ Source: the rule is ours. Dinur, Nissim 2003 ("Revealing information while prese
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..scopes import Scopes, group_keys
+from ..scopes import Scopes, group_keys, wrap_value
 
 __all__ = ["find_constant", "push_conditions"]
 
@@ -28,20 +28,22 @@ __all__ = ["find_constant", "push_conditions"]
 # ---------------------------------------------------------------- conditions move to where a site sees them
 
 
-def push_conditions(tree: Any) -> Any:
+def push_conditions(tree: Any, kind: Callable[[Any, Any], str]) -> Any:
     """The tree with conditions on what a subquery in FROM passes on written into the subquery, where that is the same. Changes the tree.
 
-    It is the same for keys of groups and for columns that are no aggregates; not below LIMIT or a window, and not where an outer join makes rows of NULLs. A WITH takes conditions if it is read once.
+    It is the same for keys of groups and for columns that are no aggregates; not below LIMIT or a window, not where an outer join makes rows of NULLs, and not where ASOF or POSITIONAL joins choose by rows beside. A WITH
+    takes conditions if it is read once, and a set operation where both sides have the type of the column: ``CAST(k AS VARCHAR)`` of 1 and of 1.0 differ.
 
     Args:
         tree: a statement whose columns all name their tables.
+        kind: the type of an expression in a SELECT.
     """
     from sqlglot import exp
 
     for select in list(tree.find_all(exp.Select)):  # outer ones before those inside
         for holder, name in _clauses(exp, select):
             parts = _conjuncts(exp, holder.args[name])
-            left = [part for part in parts if not _push(exp, tree, select, part)]
+            left = [part for part in parts if not _push(exp, tree, select, part, kind)]
             if len(left) < len(parts):
                 holder.set(name, exp.and_(*left, copy=False) if left else None)
                 if name == "this" and not left:
@@ -65,7 +67,7 @@ def _conjuncts(exp: Any, node: Any) -> list[Any]:
     return [part for side in (node.left, node.right) for part in _conjuncts(exp, side)] if isinstance(node, exp.And) else [node]  # fmt: skip
 
 
-def _push(exp: Any, tree: Any, select: Any, condition: Any) -> bool:
+def _push(exp: Any, tree: Any, select: Any, condition: Any, kind: Callable[[Any, Any], str]) -> bool:
     """Write a condition into the subquery of FROM that it is about; whether it could be."""
     if condition.find(exp.Query, exp.AggFunc, exp.Window) is not None:
         return False
@@ -76,7 +78,7 @@ def _push(exp: Any, tree: Any, select: Any, condition: Any) -> bool:
     joins = list(select.args.get("joins") or ())
     items = [select.args["from_"].this, *(one.this for one in joins)]
     place = next((k for k, one in enumerate(items) if one.alias_or_name == alias), None)
-    if place is None:
+    if place is None or any(one.args.get("method") or (one.kind or "").upper() in ("ASOF", "POSITIONAL") for one in joins):  # fmt: skip
         return False
     own = joins[place - 1] if place else None
     lost = {"RIGHT", "FULL"}  # a later one of these makes rows of NULLs of all tables before it
@@ -95,6 +97,8 @@ def _push(exp: Any, tree: Any, select: Any, condition: Any) -> bool:
         return False
     selects = _sides(exp, query)
     if selects is None or not all(_takes(exp, one, [places[name] for name in asked]) for one in selects):
+        return False
+    if len(selects) > 1 and any(len({kind(one, one.expressions[places[name]].unalias()) for one in selects}) > 1 for name in asked):  # fmt: skip
         return False
     for one in selects:
         one.where(_written(exp, condition, one, places), copy=False)
@@ -145,16 +149,15 @@ def _written(exp: Any, condition: Any, select: Any, places: dict[str, int]) -> A
     def put(node: Any) -> Any:
         if not isinstance(node, exp.Column):
             return node
-        value = select.expressions[places[node.name.lower()]].unalias().copy()
-        return value if isinstance(value, exp.Column | exp.Func | exp.Literal) else exp.paren(value, copy=False)
+        return wrap_value(exp, select.expressions[places[node.name.lower()]].unalias())
 
     return condition.transform(put)
 
 
 def _move_having(exp: Any, select: Any) -> None:
-    """Do conditions of HAVING that read keys alone before there are groups."""
+    """Do conditions of HAVING that read keys alone before there are groups: of GROUP BY (), there is one without rows too."""
     group, having = select.args.get("group"), select.args.get("having")
-    if group is None or having is None or any(isinstance(one, exp.GroupingSets | exp.Rollup | exp.Cube) for one in group.expressions):  # fmt: skip
+    if group is None or having is None or not any(one.find(exp.Column) for one in group_keys(exp, select)) or any(isinstance(one, exp.GroupingSets | exp.Rollup | exp.Cube) for one in group.expressions):  # fmt: skip
         return
     parts = _conjuncts(exp, having.this)
     early = [part for part in parts if part.find(exp.AggFunc, exp.Query, exp.Window) is None and part.find(exp.Column) is not None]  # fmt: skip
