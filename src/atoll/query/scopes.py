@@ -525,6 +525,10 @@ class Scopes:
                     if rows is not None and own is not None:
                         reach[mine.table] = min(reach.get(mine.table, 1 << 30), reach[other.table] * rows * own)
 
+    def is_of_few(self, column: Any, scope: Any) -> bool:
+        """Whether policies say that fewer than ``min_count`` units of rows have one value of a column."""
+        return (self._rows_alike(column, scope) or self.policy.min_count) < self.policy.min_count
+
     def _rows_alike(self, column: Any, scope: Any) -> int | None:
         """How many units of rows may have one value of a column; ``None`` for any number."""
         source, _ = self.source_of(column, scope)
@@ -574,7 +578,7 @@ class Scopes:
             raise self._uneven_order("LIMIT in a subquery chooses rows by those of others", "leave it out")
         for node in select.find_all(exp.Window):
             parts = [one for one in node.args.get("partition_by") or () if isinstance(one, exp.Column)]
-            if self.scope_of(node) is scope and not any((self._rows_alike(one, scope) or self.policy.min_count) < self.policy.min_count for one in parts):  # fmt: skip
+            if self.scope_of(node) is scope and not any(self.is_of_few(one, scope) for one in parts):
                 raise self._uneven_order(f"{node.sql('duckdb')} depends on rows of others", "PARTITION BY the unit of the table, or a column with key or at_most in the policy")  # fmt: skip
 
     def _uneven_order(self, what: str, remedy: str) -> CompositionError:
@@ -658,10 +662,10 @@ class Scopes:
             if self.scope_of(node) is not scope or isinstance(node.this, exp.Distinct):
                 continue
             for column in node.find_all(exp.Column):
-                if column.table in alike and not self._is_condition(column, node):
+                if column.table in alike and not self.is_condition(column, node):
                     raise self._uneven(f"{node.sql('duckdb')} adds values of {column.table}", f"GROUP BY {column.sql('duckdb')}, and weigh the groups yourself")  # fmt: skip
 
-    def _is_condition(self, node: Any, top: Any) -> bool:
+    def is_condition(self, node: Any, top: Any) -> bool:
         """Whether an expression decides about values alone."""
         while node is not top:
             if isinstance(node.parent, self.exp.If) and node.arg_key == "this":

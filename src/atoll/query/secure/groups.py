@@ -97,6 +97,7 @@ class GroupPlanner(WindowPlanner):
             unique = frozenset(keys) if keys and all(key in [value for _, value in outputs] for key in keys) else None
         units = self.unit_columns(names) if self.strict else []
         if node.args.get("distinct"):
+            self.require_seen_keys([one for _, one in shown], names)
             self.require_keys([one for _, one in shown], scope)
             operator, columns = self.store(operator, [value for _, value in outputs], "DISTINCT", words=True)
             made = self.represent_units(units)
@@ -176,6 +177,7 @@ class GroupPlanner(WindowPlanner):
         keys = self._key_nodes(names)
         for key in keys:
             self.require_plain_key(key)
+        self.require_seen_keys(keys, names)
         self.require_keys(keys, names.scope)
         values = [self.value(key, names) for key in keys]
         columns, mapping = self.plan_aggregates(nodes, names)

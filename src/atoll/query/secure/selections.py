@@ -7,8 +7,8 @@ WHERE id <> 3`` it would share all rows, and the parties leave out one person. S
 * what is left for the parties is as the sites' policies say by ``unrecorded``:
 
   ============  ================================================================================
-  ``nothing``   no condition, join, window or set operation, and no group by what sites do not see
-  ``joins``     comparisons of columns, but no constant: who may choose ``s > 500`` may choose ``s > 501`` too, and the two answers differ by one row
+  ``nothing``   no condition, join, window or set operation, and no group by what sites do not see; columns of subqueries are counts and sums of columns
+  ``joins``     comparisons of columns, but no constant: who may choose ``s > 500`` may choose ``s > 501`` too, and the two answers differ by one row. What computes with columns makes constants: ``n / n + n / n`` is 2
   ``anything``  all that the parties can compute
   ============  ================================================================================
 
@@ -22,7 +22,7 @@ from typing import Any
 
 from ..scopes import Scopes, group_keys, wrap_value
 
-__all__ = ["find_constant", "push_conditions"]
+__all__ = ["find_choice", "find_constant", "find_key_choice", "push_conditions"]
 
 
 # ---------------------------------------------------------------- conditions move to where a site sees them
@@ -171,9 +171,9 @@ def _move_having(exp: Any, select: Any) -> None:
 
 
 def find_constant(scopes: Scopes, node: Any, scope: Any) -> Any:
-    """A constant that an expression depends on, in columns of subqueries and in subqueries that stand for a value too; ``None`` for none.
+    """A constant that an expression depends on, or a part that could compute one, in columns of subqueries and in subqueries that stand for a value too; ``None`` for none.
 
-    NULL, TRUE and FALSE are none: there is no next one to them. Of ``EXISTS`` and ``IN`` the subquery has conditions of its own.
+    NULL, TRUE and FALSE are none: there is no next one to them. A sum of two columns of tables is none either: ``discharge - admission``. Of ``EXISTS`` and ``IN`` the subquery has conditions of its own.
 
     Args:
         scopes: of the statement.
@@ -196,8 +196,29 @@ def _constants(scopes: Scopes, node: Any, scope: Any, known: set[int]) -> Iterat
                 known.add(id(one))
                 yield from _constants(scopes, one, source, known)
     else:
-        for part in _parts(exp, node):
-            yield from _constants(scopes, part, scope, known)
+        parts = [one for part in _parts(exp, node) for one in _constants(scopes, part, scope, known)]
+        yield from parts
+        if not parts and _computes(scopes, node, scope):
+            yield node
+
+
+def _computes(scopes: Scopes, node: Any, scope: Any) -> bool:
+    """Whether an expression makes new values: of ``CAST(TRUE AS INTEGER)``, or of ``length(ward)``, every number can be added up."""
+    exp = scopes.exp
+    if isinstance(node, exp.Add | exp.Sub):
+        sides = [one.unnest() for one in (node.left, node.right)]
+        return not all(isinstance(one, exp.Column) and isinstance(scopes.source_of(one, scopes.scope_of(one) or scope)[0], exp.Table) for one in sides) or sides[0] == sides[1]  # fmt: skip
+    if isinstance(node, exp.Cast | exp.TryCast):
+        return isinstance(node.this.unnest(), exp.Boolean | exp.Predicate | exp.Connector | exp.Not)
+    if isinstance(node, exp.Binary | exp.Unary):
+        return not isinstance(node, exp.Predicate | exp.Connector | exp.Not | exp.Paren | exp.IgnoreNulls)
+    chosen = (exp.AggFunc, exp.Case, exp.If, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.Predicate, exp.Connector, exp.Exists, exp.RowNumber, exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist)  # fmt: skip
+    return isinstance(node, exp.Func) and not isinstance(node, (*chosen, *_parts_of_values(exp)))
+
+
+def _parts_of_values(exp: Any) -> tuple[type, ...]:
+    """Functions whose value is what is left of one value: parts of dates, and texts without regard to case."""
+    return exp.Year, exp.Month, exp.Day, exp.Extract, exp.DateTrunc, exp.TimestampTrunc, exp.DateDiff, exp.Lower, exp.Upper, exp.Trim  # fmt: skip
 
 
 def _parts(exp: Any, node: Any) -> Iterator[Any]:
@@ -215,9 +236,97 @@ def _constants_below(scopes: Scopes, query: Any, known: set[int]) -> Iterator[An
     for one in query.find_all(exp.Literal):
         if one.find_ancestor(exp.DataType) is None:
             yield one
+    yield from (one for one in query.find_all(exp.Cast, exp.TryCast) if _computes(scopes, one, None))
     for table in query.find_all(exp.Table):
         for one in scopes.all:
             source = one.sources.get(table.name)
             if source is not None and not isinstance(source, exp.Table) and id(source) not in known and scopes.is_cte(table):  # fmt: skip
                 known.add(id(source))
                 yield from _constants_below(scopes, source.expression, known)
+
+
+# ---------------------------------------------------------------- columns of subqueries that would choose rows
+
+
+def find_key_choice(scopes: Scopes, node: Any, scope: Any, level: str) -> Any:
+    """A part of a group key of a subquery that chooses what becomes equal; ``None`` for none.
+
+    Of ``CASE WHEN id = 3 THEN pay ELSE id END`` there are as many groups as ids, or one less: by what one person is paid. No site's record has the keys of groups that are grouped again.
+
+    Args:
+        scopes: of the statement.
+        node: the key.
+        scope: of the subquery.
+        level: ``nothing`` or ``joins``, as policies say.
+    """
+    exp = scopes.exp
+    if all(scopes.column_policy(base).level == "public" for base in scopes.bases(node, scope)):
+        return None
+    if level == "nothing":
+        return next((one for one in node.find_all(exp.Func, exp.Binary, exp.Unary) if not isinstance(one, (exp.Paren, *_parts_of_values(exp)))), None)  # fmt: skip
+    return find_constant(scopes, node, scope)
+
+
+def find_choice(scopes: Scopes, node: Any, scope: Any, level: str, known: frozenset[int] = frozenset()) -> Any:
+    """A part of what an aggregate adds up or counts that chooses among rows of a subquery, where no site's record sees which; ``None`` for none.
+
+    ``sum(s)`` of ``sum(pay * 10000000000) AS s`` lacks who is paid most, because the product fails and is NULL. ``sum(max(pay))`` over wards less that of all but one ward is what one person is paid, as is what a sum of
+    different values lacks.
+
+    * ``nothing``: columns of subqueries are sums of columns, and counts of rows;
+    * ``joins``: also what `find_constant` finds no constant in; the least, the largest and the different values of few rows alone, which a key of their groups says (``key``, ``at_most``, the unit).
+
+    Args:
+        scopes: of the statement.
+        node: the argument, or a column of a subquery.
+        scope: where it stands.
+        level: ``nothing`` or ``joins``, as policies say.
+        known: columns that were looked at.
+    """
+    exp = scopes.exp
+    for column in node.find_all(exp.Column):
+        source, _ = scopes.source_of(column, scopes.scope_of(column) or scope)
+        if isinstance(source, exp.Table) or all(scopes.column_policy(base).level == "public" for base in scopes.bases(column, scope)):  # fmt: skip
+            continue
+        for one in scopes.projections_of(source, column.name):
+            if id(one) in known:
+                continue
+            found = _find_value_choice(scopes, one, source, level)
+            found = find_choice(scopes, one, source, level, known | {id(one)}) if found is None else found
+            if found is not None:
+                return found
+    return None
+
+
+def _find_value_choice(scopes: Scopes, value: Any, source: Any, level: str) -> Any:
+    exp = scopes.exp
+    if level != "nothing" and isinstance(value, exp.Sum | exp.Avg) and isinstance(value.this, exp.Coalesce) and isinstance(value.this.this, exp.Column):  # fmt: skip
+        rest = [one for one in value.this.expressions if one.find(exp.Column, exp.Query) is not None]
+        return rest[0] if rest else None  # a constant in place of a value that nobody has is no condition on one
+    if level != "nothing":
+        found = find_constant(scopes, value, source)
+        if found is not None:
+            return found
+    picked = value if isinstance(value, exp.Column) and _is_distinct(scopes, value, source) else value.find(exp.Min, exp.Max)  # fmt: skip
+    if picked is not None and (level == "nothing" or not _is_of_few(scopes, source)):
+        return picked
+    inner = value.this if isinstance(value, exp.Sum | exp.Avg) else value
+    plain = isinstance(inner, exp.Column) or (isinstance(inner, exp.Count) and isinstance(inner.this, exp.Star))
+    return None if plain or level != "nothing" else value
+
+
+def _is_distinct(scopes: Scopes, value: Any, source: Any) -> bool:
+    """Whether a column of a query is a key of its groups, or of its different rows."""
+    query = source.expression
+    if isinstance(query, scopes.exp.SetOperation):
+        return bool(query.args.get("distinct", True))
+    return bool(query.args.get("distinct")) or value in group_keys(scopes.exp, query)
+
+
+def _is_of_few(scopes: Scopes, source: Any) -> bool:
+    """Whether each group of a query is of few rows, so that the record compares it when it is left out."""
+    query = source.expression
+    if not isinstance(query, scopes.exp.Select):
+        return False
+    keys = group_keys(scopes.exp, query) or [one.unalias() for one in query.expressions]
+    return any(isinstance(one, scopes.exp.Column) and scopes.is_of_few(one, source) for one in keys)

@@ -32,7 +32,7 @@ from ..aggregates import (
 from ..column_codes import ColumnCode
 from ..databases.silo import quote
 from ..plan import ROW, CellSets, Covariate, Released, guard_node
-from .names import LeafDraft, NamePlanner, SelectNames
+from .names import LeafDraft, NamePlanner, SelectNames, refuse
 from .operators import (
     Compared,
     Computed,
@@ -50,6 +50,7 @@ from .operators import (
     TruthValue,
     Value,
 )
+from .selections import find_choice
 
 __all__ = ["UnitPlanner"]
 
@@ -260,17 +261,40 @@ class UnitPlanner(NamePlanner):
         for node in nodes:
             inner, where = (node.this, node.expression.this) if isinstance(node, self.exp.Filter) else (node, None)
             name, args = self._arguments(inner)
-            for _, value, factor in self._covariates(name, args, names):
-                # Sums of s, s * k and s * k * k are equations for the s of single rows, which a site counts of its own columns alone.
-                derived = [column for one in (value, factor) for column in self.columns_of(one, names.scope) if isinstance(names.sources.get(column.table), dict)]  # fmt: skip
-                if derived and self.unrecorded != "anything":
-                    raise self.unseen(f"{inner.sql('duckdb')} multiplies {derived[0].sql('duckdb')} of a subquery", "multiply columns inside the subquery")  # fmt: skip
-                if self.leaf_of(value, names) is None or self.leaf_of(factor, names) is None:
-                    self.require_sites(f"the parties compute {inner.sql('duckdb')}")
+            self._require_seen_products(name, args, names, inner)
+            self._require_seen_columns(name, args, names, inner)
             inside = [one for arg in args for one in conditions_inside(self.exp, arg, "count" if name.startswith("count") else name)]  # fmt: skip
             for one in [*inside, *([] if where is None else [where])]:
                 if self.leaf_of(one, names) is None and not _is_presence(self.exp, one):
                     self.require_seen(one, names)
+
+    def _require_seen_products(self, name: str, args: Sequence[Any], names: SelectNames, inner: Any) -> None:
+        """Refuse sums of products that no site counts as equations, as far as policies say: of s, s * k and s * k * k they are equations for the s of single rows, and a site knows its own columns alone."""
+        for column, value, factor in self._covariates(name, args, names):
+            weights = [one for one in factor.find_all(self.exp.Column) if not self.scopes.is_condition(one, factor)]
+            if weights and self.unrecorded != "anything":
+                read = [column, *weights]
+                derived = next((one for one in read if isinstance(names.sources.get(one.table), dict)), None)
+                if derived is not None:
+                    raise self.unseen(f"{inner.sql('duckdb')} multiplies {derived.sql('duckdb')} of a subquery", "multiply columns of one table, in a SELECT without subqueries")  # fmt: skip
+                if len({id(names.sources.get(one.table)) for one in read}) > 1:
+                    raise self.unseen(f"{inner.sql('duckdb')} multiplies columns of {' and '.join(sorted({one.table for one in read}))}", "multiply columns of one table")  # fmt: skip
+            if self.leaf_of(value, names) is None or self.leaf_of(factor, names) is None:
+                self.require_sites(f"the parties compute {inner.sql('duckdb')}")
+        squared = name not in ("sum", "avg") or any(one.find(self.exp.Mul) for one in args)
+        if squared and not name.startswith("count") and any(self.leaf_of(one, names) is None for one in args):
+            self.require_sites(
+                f"the parties multiply values of {inner.sql('duckdb')}"
+            )  # of one's two values, the square of the sum has more than the squares
+
+    def _require_seen_columns(self, name: str, args: Sequence[Any], names: SelectNames, inner: Any) -> None:
+        """Refuse to add up or count columns of subqueries that choose rows, as far as policies say."""
+        for arg in args if self.unrecorded != "anything" else ():
+            found = find_choice(self.scopes, arg, names.scope, self.unrecorded)
+            if found is not None:
+                raise self.unseen(f"{inner.sql('duckdb')} chooses rows by {found.sql('duckdb')} of a subquery", "add up sums of columns as they are and counts; MIN, MAX and DISTINCT for each unit of the table, or each value of a column with key or at_most in the policy", self._needed(find_choice(self.scopes, arg, names.scope, "joins")))  # fmt: skip
+            if name.startswith("count") and self.leaf_of(arg, names) is None:
+                self.require_sites(f"the parties count who has {arg.sql('duckdb')}")
 
     def require_seen_rows(self, node: Any, *, also: bool = False) -> None:
         """Refuse columns of a set operation that choose rows by a constant; with ``also``, constants among its rows too."""
@@ -349,7 +373,7 @@ class UnitPlanner(NamePlanner):
         Raises:
             CompositionError: names the part.
         """
-        for node in nodes if self.strict else ():
+        for node in nodes if self.strict and self.unrecorded != "anything" else ():
             self._require_same_values(node, scope, lambda part, key=node: merges_rows(part, key, "smcql", self.policy.min_count), gaps=True)  # type: ignore[misc]  # fmt: skip
 
     def _is_public(self, node: Any, scope: Any) -> bool:
@@ -383,7 +407,13 @@ class UnitPlanner(NamePlanner):
         found = self.scopes.projections_of(source, column.name)
         if not found or any(True for one in found for _ in _conditions_below(self.exp, one)):
             raise refused(column)
-        return max(measure_degree(self.exp, one, refused, of_node(source)) for one in found)
+        degrees = [measure_degree(self.exp, one, refused, of_node(source)) for one in found]
+        if (
+            max(degrees) > 1
+        ):  # who has a factor that is not 0 is counted in the outermost SELECT alone: of `pay * icu` the sum may be the pay of one
+            part = found[degrees.index(max(degrees))].sql("duckdb")
+            raise refuse(f"{column.sql('duckdb')} is the product {part} in a subquery, which could single out a row, and min_count is {self.policy.min_count}", "multiply columns of one table, in a SELECT without subqueries")  # fmt: skip
+        return max(degrees)
 
     def condition(self, node: Any, names: SelectNames, *, positive: bool = False) -> RowCondition:
         """A condition on a row."""
