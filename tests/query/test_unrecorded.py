@@ -12,7 +12,8 @@ from sqlglot import parse_one
 from sqlglot.optimizer.qualify import qualify
 
 from atoll.core.errors import AtollError, CompositionError, ConfigError
-from atoll.query import QueryPolicy
+from atoll.engines.recording import RecordingEngine
+from atoll.query import QueryPolicy, job
 from atoll.query.policy import strictest
 from atoll.query.scopes import merge_derived
 from atoll.query.secure.selections import push_conditions
@@ -188,6 +189,11 @@ COMPUTED = {
     f"SELECT sum(s) FROM {TOTALS} WHERE s > CAST(TRUE AS INTEGER)": "joins",
     f"SELECT sum(s) FROM {TOTALS} WHERE s > n + n": "joins",
     f"SELECT sum(s) FROM {TOTALS} JOIN code ON code.k = q.id AND code.k <> length(code.word)": "joins",
+    f"SELECT sum(s) FROM {TOTALS} WHERE id <> (SELECT count(*) FROM code)": "joins",
+    f"SELECT sum(s) FROM {TOTALS} WHERE id <> (SELECT count(*) FROM r)": "joins",
+    f"SELECT sum(s) FROM {TOTALS} WHERE id IN (SELECT a.k FROM code a JOIN code b ON a.k < b.k)": "joins",
+    f"SELECT sum(s) FROM {TOTALS} WHERE id IN (SELECT a.k FROM code a JOIN code b ON a.k = b.k AND b.word <> 'w3')": "joins",
+    f"SELECT sum(s) FROM {TOTALS} JOIN code a ON a.k = q.id WHERE EXISTS (SELECT 1 FROM code b WHERE b.k > a.k)": "joins",
     # What has nothing chosen, and is of single persons all the same.
     "SELECT avg(m) FROM (SELECT id, max(pay) AS m FROM p GROUP BY id) q": "nothing",
     "SELECT avg(x) FROM (SELECT DISTINCT id, pay AS x FROM p) q": "nothing",
@@ -254,6 +260,25 @@ def test_a_site_believes_its_own_policy_and_the_strictest_counts() -> None:
     assert strictest(told[:2]).unrecorded == "joins"
     with pytest.raises(ConfigError, match=r"unrecorded: 'join'.*joins"):
         QueryPolicy.of(policy_of("join"))
+
+
+@pytest.mark.parametrize("strategy", ["smcql", "opaque:mode=oblivious-pad"])
+@pytest.mark.parametrize(
+    "text", [f"SELECT sum(s) FROM {TOTALS} WHERE s > 110", "SELECT sum(p.pay * r.id) FROM p JOIN r ON p.id = r.id"]
+)
+def test_a_coordinator_that_says_anything_is_not_believed(text: str, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """It answers sites' own words with a policy that allows all; each site plans by its own."""
+    honest = job._policy
+    policy = policy_of()
+    policy["policy"]["enclave"] = {"simulated": True}
+    monkeypatch.setattr(job, "_policy", lambda told, tables: {**honest(told, tables), "unrecorded": "anything"})
+    engine = RecordingEngine()
+    with connected(three(), policy) as db:
+        db.engine = engine
+        with pytest.raises(CompositionError, match=r"unrecorded: joins \(in few rows; .* at s[0-2]\)"):
+            db.sql(text, strategy=strategy)
+    between = [one for link, messages in engine.heard.items() if "coordinator" not in link for one in messages]
+    assert len({len(one) for one in between}) <= 1, "more than digests"
 
 
 def test_explain_says_what_no_record_sees() -> None:

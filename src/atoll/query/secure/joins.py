@@ -69,6 +69,9 @@ class JoinPlanner(LookupPlanner):
             text = self.local(first) + "".join(_joined(self.local(join)) for join in joins)
             aliases = set(self.scopes.sources_of(scope))
             leaf = self._leaf([text], aliases, names, not any(self.scopes.is_source_divided(s) for _, s in self.scopes.sources_of(scope).values()))  # fmt: skip
+            if leaf.lone and not self.everywhere:
+                for part in (part for one in joins for part in self._conjuncts(one.args.get("on"))):
+                    self.require_seen(part, names)
             if all(one.args.get("on") is None and not one.side for one in joins):
                 leaf.items = [self.local(one.this) for one in (select.args["from_"], *joins)]
                 self._link(leaf, left, names)

@@ -32,7 +32,7 @@ from .operators import (
     Stored,
     Value,
 )
-from .selections import find_constant, find_key_choice, push_conditions
+from .selections import find_constant, find_key_choice, find_known_choice, push_conditions
 
 __all__ = ["LeafDraft", "NamePlanner", "SelectNames", "JoinPart", "refuse"]
 
@@ -417,9 +417,13 @@ class NamePlanner:
         if not self.strict or (self.is_constant(node) and not also):
             return
         self.require_sites(f"the parties decide {node.sql('duckdb')}")
-        found = find_constant(self.scopes, node, names.scope) if self.unrecorded != "anything" else None
+        if self.unrecorded == "anything":
+            return
+        found = find_constant(self.scopes, node, names.scope)
         if found is not None:
             raise self.unseen(f"{node.sql('duckdb')} chooses rows by {found.sql('duckdb')}", f"write the condition on columns of one table, inside its subquery, or compare columns without {found.sql('duckdb')}")  # fmt: skip
+        if find_known_choice(self.scopes, node, names.scope):
+            raise self.unseen(f"{node.sql('duckdb')} chooses rows by values that every site has", "join such tables on equal columns")  # fmt: skip
 
     def require_seen_keys(self, nodes: Iterable[Any], names: SelectNames) -> None:
         """Refuse groups, or different rows, of a subquery by what chooses which of them are equal, as far as the policies say.

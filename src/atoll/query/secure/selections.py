@@ -22,7 +22,7 @@ from typing import Any
 
 from ..scopes import Scopes, group_keys, wrap_value
 
-__all__ = ["find_choice", "find_constant", "find_key_choice", "push_conditions"]
+__all__ = ["find_choice", "find_constant", "find_key_choice", "find_known_choice", "push_conditions"]
 
 
 # ---------------------------------------------------------------- conditions move to where a site sees them
@@ -189,6 +189,8 @@ def _constants(scopes: Scopes, node: Any, scope: Any, known: set[int]) -> Iterat
         yield node
     elif isinstance(node, exp.Subquery | exp.Select | exp.SetOperation):
         yield from _constants_below(scopes, node, known)
+        if _is_known_number(scopes, node):
+            yield node
     elif isinstance(node, exp.Column):
         source, _ = scopes.source_of(node, scopes.scope_of(node) or scope)
         for one in [] if isinstance(source, exp.Table) else scopes.projections_of(source, node.name):
@@ -219,6 +221,29 @@ def _computes(scopes: Scopes, node: Any, scope: Any) -> bool:
 def _parts_of_values(exp: Any) -> tuple[type, ...]:
     """Functions whose value is what is left of one value: parts of dates, and texts without regard to case."""
     return exp.Year, exp.Month, exp.Day, exp.Extract, exp.DateTrunc, exp.TimestampTrunc, exp.DateDiff, exp.Lower, exp.Upper, exp.Trim  # fmt: skip
+
+
+def _is_known_number(scopes: Scopes, query: Any) -> bool:
+    """Whether a subquery that stands for a value is the same for all rows, and counts, or reads what every site has: whoever asks knows it."""
+    scope = scopes.scope_of(query.unnest())
+    if scope is None or scope.external_columns:
+        return False
+    return not scopes.is_divided(scope) or any(one.find(scopes.exp.Count) is not None for one in query.unnest().expressions)  # fmt: skip
+
+
+def find_known_choice(scopes: Scopes, node: Any, scope: Any) -> bool:
+    """Whether a condition compares known values alone: of tables that every site has, ``a.k < b.k`` leaves out the rows of the largest k.
+
+    Args:
+        scopes: of the statement.
+        node: the condition.
+        scope: where it stands.
+    """
+    exp = scopes.exp
+    if node.find(exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NEQ, exp.NullSafeNEQ, exp.Between) is None:
+        return False
+    read = scopes.bases(node, scope)
+    return bool(read) and all(scopes.policy.table(table).mode == "replicated" for table, _ in read) and scopes.is_divided(scopes.root)  # fmt: skip
 
 
 def _parts(exp: Any, node: Any) -> Iterator[Any]:
