@@ -183,6 +183,8 @@ COMPUTED = {
     # The product fails for the largest pay alone, which is then NULL; and who has a value may be chosen.
     "SELECT sum(s) FROM (SELECT id, sum(CAST(pay * 77.6 AS DECIMAL(6, 2))) AS s FROM p GROUP BY id) q": "joins",
     "SELECT count(s) FROM (SELECT id, max(CASE WHEN id < 9 AND pay > 103 THEN 1 END) AS s FROM p GROUP BY id) q": "joins",
+    "SELECT sum(s) FROM (SELECT id, sum(CAST(pay AS DECIMAL(5, 3))) AS s FROM p GROUP BY id) q": "joins",
+    "SELECT count(*) FROM (SELECT DISTINCT ward, CAST(pay AS TINYINT) AS k FROM p) q": "joins",
     # By r.id, r.id * r.id and r.id * r.id * r.id they are equations for the pay of four.
     "SELECT sum(p.pay * r.id) FROM p JOIN r ON p.id = r.id": "joins",
     # Constants without digits.
@@ -231,6 +233,7 @@ ANSWERED = {
     "SELECT sum(CASE WHEN id < 9 THEN pay END) FROM p": "nothing",
     f"SELECT sum(s) FROM {TOTALS} WHERE s > n": "joins",
     "SELECT sum(CASE WHEN s > n THEN s END) FROM (SELECT id, sum(pay) AS s, sum(age) AS n FROM p GROUP BY id) q": "joins",
+    "SELECT sum(s) FROM (SELECT id, sum(CAST(pay AS DECIMAL(18, 4))) AS s FROM p GROUP BY id, CAST(age AS BIGINT)) q": "joins",
     "SELECT avg(s) FROM (SELECT id, sum(coalesce(pay, 0)) AS s FROM p GROUP BY id) q": "joins",
     f"SELECT ward, sum(s) FROM {TOTALS} GROUP BY ward": "joins",
     "SELECT count(*) FROM p JOIN r ON p.id = r.age WHERE p.id > 2 AND r.age < 60": "joins",

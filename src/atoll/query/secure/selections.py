@@ -24,6 +24,8 @@ from ..scopes import Scopes, group_keys, wrap_value
 
 __all__ = ["find_choice", "find_constant", "find_key_choice", "find_known_choice", "push_conditions"]
 
+_DIGITS = 8  # before the point, of a decimal that has room for usual numbers
+
 
 # ---------------------------------------------------------------- conditions move to where a site sees them
 
@@ -211,11 +213,20 @@ def _computes(scopes: Scopes, node: Any, scope: Any) -> bool:
         sides = [one.unnest() for one in (node.left, node.right)]
         return not all(isinstance(one, exp.Column) and isinstance(scopes.source_of(one, scopes.scope_of(one) or scope)[0], exp.Table) for one in sides) or sides[0] == sides[1]  # fmt: skip
     if isinstance(node, exp.Cast | exp.TryCast):
-        return isinstance(node.this.unnest(), exp.Boolean | exp.Predicate | exp.Connector | exp.Not)
-    if isinstance(node, exp.Binary | exp.Unary):
+        return isinstance(node.this.unnest(), exp.Boolean | exp.Predicate | exp.Connector | exp.Not) or _is_narrow(exp, node.args["to"])  # fmt: skip
+    if isinstance(node, exp.Binary | exp.Unary | exp.Bracket):
         return not isinstance(node, exp.Predicate | exp.Connector | exp.Not | exp.Paren | exp.IgnoreNulls)
     chosen = (exp.AggFunc, exp.Case, exp.If, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.Predicate, exp.Connector, exp.Exists, exp.RowNumber, exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist)  # fmt: skip
     return isinstance(node, exp.Func) and not isinstance(node, (*chosen, *_parts_of_values(exp)))
+
+
+def _is_narrow(exp: Any, kind: Any) -> bool:
+    """Whether a type has no room for usual numbers, so that a cast is NULL for those above its bound: TINYINT for what is above 127."""
+    kinds = exp.DataType.Type
+    if kind.this == kinds.DECIMAL:
+        digits = [int(one.name) for one in kind.expressions if one.name.isdigit()] or [18, 3]
+        return digits[0] - sum(digits[1:]) < _DIGITS
+    return kind.this in (kinds.TINYINT, kinds.SMALLINT, kinds.UTINYINT, kinds.USMALLINT, kinds.UINT, kinds.UBIGINT, kinds.UINT128, kinds.BOOLEAN)  # fmt: skip
 
 
 def _parts_of_values(exp: Any) -> tuple[type, ...]:
