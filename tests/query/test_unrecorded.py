@@ -174,6 +174,7 @@ COMPUTED = {
     "SELECT sum(s) FROM (SELECT id, sum(pay * icu) AS s FROM p GROUP BY id) q": "anything",
     "SELECT sum(s) FROM (SELECT id, sum(pay) * max(icu) AS s FROM p GROUP BY id) q": "anything",
     "SELECT sum(x) FROM (SELECT DISTINCT id, pay * icu AS x FROM p) q": "anything",
+    "SELECT sum(s) FROM (SELECT id, pay AS s FROM p UNION ALL SELECT id, pay * icu FROM r) q": "anything",
     # There are 30 groups, or 29: by what person 3 is paid.
     "SELECT count(*) FROM (SELECT CASE WHEN id = 3 THEN pay ELSE id END AS k FROM p GROUP BY 1) q": "joins",
     "SELECT count(*) FROM (SELECT DISTINCT CASE WHEN id = 3 THEN pay ELSE id END AS k FROM p) q": "joins",
@@ -184,6 +185,7 @@ COMPUTED = {
     "SELECT sum(s) FROM (SELECT id, sum(CAST(pay * 77.6 AS DECIMAL(6, 2))) AS s FROM p GROUP BY id) q": "joins",
     "SELECT count(s) FROM (SELECT id, max(CASE WHEN id < 9 AND pay > 103 THEN 1 END) AS s FROM p GROUP BY id) q": "joins",
     "SELECT sum(s) FROM (SELECT id, sum(CAST(pay AS DECIMAL(5, 3))) AS s FROM p GROUP BY id) q": "joins",
+    "SELECT sum(s) FROM (SELECT id, pay AS s FROM p UNION ALL SELECT id, pay + 1000000000 FROM r) q": "joins",
     "SELECT count(*) FROM (SELECT DISTINCT ward, CAST(pay AS TINYINT) AS k FROM p) q": "joins",
     # By r.id, r.id * r.id and r.id * r.id * r.id they are equations for the pay of four.
     "SELECT sum(p.pay * r.id) FROM p JOIN r ON p.id = r.id": "joins",

@@ -308,11 +308,19 @@ class Scopes:
         """The expressions that a derived table has under a name: one for each SELECT of a set operation."""
         if source is None or not hasattr(source, "expression"):
             return []
-        selects = [source.expression] if isinstance(source.expression, self.exp.Select) else list(source.expression.find_all(self.exp.Select))  # fmt: skip
-        found = []
-        for select in selects:
-            found += [one.unalias() for one in select.expressions if one.alias_or_name.lower() == name.lower()]
-        return found
+        selects, named = self._selects_of(source.expression), name.lower()
+        shown = [[one.alias_or_name.lower() for one in select.expressions] for select in selects]
+        by_name = any(one.args.get("by_name") for one in source.expression.find_all(self.exp.SetOperation))
+        # Columns of a set operation are those of its first SELECT, by their places.
+        places = [(names if by_name else shown[0]).index(named) if named in (names if by_name else shown[0]) else None for names in shown]  # fmt: skip
+        return [select.expressions[k].unalias() for select, k in zip(selects, places, strict=True) if k is not None and k < len(select.expressions)]  # fmt: skip
+
+    def _selects_of(self, query: Any) -> list[Any]:
+        """A SELECT, or those that set operations put together."""
+        query = query.unnest()
+        if isinstance(query, self.exp.SetOperation):
+            return [*self._selects_of(query.left), *self._selects_of(query.right)]
+        return [query] if isinstance(query, self.exp.Select) else []
 
     def scope_of(self, node: Any) -> Any:
         """The innermost scope that a node stands in."""
