@@ -69,7 +69,7 @@ def test_drawn_tables_give_what_duckdb_gives(drawn: Any) -> None:
 
 def test_few_rows_are_not_singled_out() -> None:
     """The least value of a subquery is that of one row, and which rows EXCEPT ALL keeps is decided by single ones."""
-    strict = {**POLICY, "policy": {"min_count": 3}}
+    strict = {**POLICY, "policy": {"min_count": 3, "unrecorded": "joins"}}
     with connected(table_of("some"), strict) as db:
         with pytest.raises(CompositionError, match="one row of v could decide about many rows"):
             db.sql(f"SELECT count(*) FROM p WHERE age > ALL {WITHIN}", strategy="smcql")

@@ -92,7 +92,7 @@ def test_plans_say_which_sizes_are_told_and_policies_whether() -> None:
     two = dict(list(FIXED.items())[:2])
     with connected(two, OPEN) as db, pytest.raises(CompositionError, match="a circuit has a fixed size"):
         db.sql(STATEMENTS[0], strategy="smcql:mode=garbled,joins=told")
-    few = {**OPEN, "policy": {"min_count": 2}}
+    few = {**OPEN, "policy": {"min_count": 2, "unrecorded": "joins"}}
     with connected(FIXED, few) as db, pytest.raises(CompositionError, match="sizes of joins are told, and min_count is 2"):  # fmt: skip
         db.sql(STATEMENTS[0], strategy=TOLD)
 

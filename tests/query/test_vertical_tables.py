@@ -24,7 +24,7 @@ EVENT = {"columns": {"who": {"level": "protected", "at_most": 9}, "cost": "prote
 def declare(least: int = 1, **table: Any) -> dict[str, Any]:
     """One policy for all sites: each has some of these columns."""
     whole = {"mode": "vertical", "key": "id", "columns": dict.fromkeys(("id", "age", "pay", "ward"), "protected"), **table}  # fmt: skip
-    return {"policy": {"min_count": least}, "tables": {"patients": whole, "visits": EVENT}}
+    return {"policy": {"min_count": least, "unrecorded": "joins"}, "tables": {"patients": whole, "visits": EVENT}}
 
 
 def opened(sources: Any, policy: Any) -> SqlConnection:

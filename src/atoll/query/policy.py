@@ -15,7 +15,7 @@ protected column is released in aggregates, and a private one only counts rows: 
 
 Where sites differ the strictest counts (`strictest`): the higher level, the smaller release, the larger minimum count, whom all trust, the coarser precision of points.
 
-``unrecorded: joins`` in ``policy`` says what may choose rows under shares where no site sees which, so that its record of earlier answers cannot compare them: ``nothing``, ``joins`` (the usual one) or
+``unrecorded: joins`` in ``policy`` says what may choose rows under shares where no site sees which, so that its record of earlier answers cannot compare them: ``nothing`` (by default), ``joins`` or
 ``anything``; see `atoll.query.secure.selections`.
 
 ``enclave: {simulated: true}`` in ``policy`` lets the strategy ``opaque`` send rows, sealed, to a party whose enclave has no hardware; ``root:`` pins the key that signs its quotes, in hex.
@@ -193,7 +193,7 @@ class QueryPolicy:
     enclave: EnclavePolicy | None = None
     kept: int = 0
     kept_days: float = 7.0
-    unrecorded: str = "joins"
+    unrecorded: str = "nothing"
 
     def table(self, name: str) -> TablePolicy:
         """The policy of a table; one that is not named is all private."""
@@ -320,7 +320,7 @@ class QueryPolicy:
             }
         noise = {} if self.privacy is None else {"noise": [self.privacy.groups, self.privacy.rows]}
         enclave = {} if self.enclave is None else {"enclave": [self.enclave.simulated, self.enclave.root]}
-        unrecorded = {} if self.unrecorded == "joins" else {"unrecorded": self.unrecorded}
+        unrecorded = {} if self.unrecorded == "nothing" else {"unrecorded": self.unrecorded}
         return {"min_count": self.min_count, "tables": found, **noise, **enclave, **unrecorded, **({"kept": [self.kept, self.kept_days]} if self.kept else {})}  # fmt: skip
 
 
@@ -358,7 +358,7 @@ def strictest(told: Sequence[Mapping[str, Any]]) -> QueryPolicy:
     enclaves = {(bool(one["enclave"][0]), str(one["enclave"][1])) if one.get("enclave") else None for one in told}
     alike = enclaves.pop() if len(enclaves) == 1 else None  # sites that pin different roots trust none together
     enclave = None if alike is None else EnclavePolicy(*alike)
-    unrecorded = max((_word(one.get("unrecorded", "joins"), UNRECORDED, "unrecorded", "policies of the sites") for one in told), key=UNRECORDED.index)  # fmt: skip
+    unrecorded = max((_word(one.get("unrecorded", "nothing"), UNRECORDED, "unrecorded", "policies of the sites") for one in told), key=UNRECORDED.index)  # fmt: skip
     return QueryPolicy(max(int(one["min_count"]) for one in told), tables=tables, privacy=privacy, enclave=enclave, unrecorded=unrecorded, **_common_room(told))  # fmt: skip
 
 
