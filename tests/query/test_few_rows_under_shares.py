@@ -205,7 +205,7 @@ def test_a_refusal_names_no_key_of_few_rows() -> None:
 
 def test_the_groups_of_few_are_compared_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each site has two of the six people of a ward, so that all groups are of few to it: the sum of two wards but for one person is one person's pay away from the groups."""
-    monkeypatch.setattr("atoll.query.local._FEW_CELLS", 3)
+    monkeypatch.setattr("atoll.query.strategies.unit_sets._FEW_CELLS", 3)
     with connected(three([(k, f"w{k // 6}", 30, 100 + k) for k in range(36)]), policy_of(4, **ALLOWED)) as db:
         assert len(db.sql("SELECT ward, sum(pay) FROM p GROUP BY ward", strategy="smcql")) == 6
         with pytest.raises(AtollError, match="fewer than min_count=4 rows"):

@@ -5,24 +5,24 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atoll.core.errors import ConfigError, DataError, PolicyError
-from atoll.statistics.answered import AnswerRecord, RowSets, with_entry
-from atoll.statistics.combined import PRIMES, divide_modulo
+from atoll.core.extras import need
+from atoll.statistics.answered import AnswerRecord, with_entry
 
 from .databases.silo import Silo, bounded_cell, quote
 from .indexes.narrowing import narrow_tables
-from .plan import DIGEST, ROW, CellSets, Covariate, QueryPlan, Released, digest_rows_text, make_plan
+from .plan import ROW, QueryPlan, Released, digest_rows_text, make_plan
 from .policy import QueryPolicy, strictest
 from .statement import SOURCE, Catalog, SqlStatement, parse_statement, with_declared
 from .strategies.groupings import make_sums_plan
 from .strategies.strategy import Strategy, permits_strategy, read_strategy
+from .strategies.unit_sets import AnsweredCells, SetRows, UnitRows
 
 if TYPE_CHECKING:
     from atoll.secure.owners import OwnerCircle
@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 __all__ = [
     "LocalCells",
     "StatementCells",
-    "UnitRows",
     "digest_request",
     "digest_rows",
-    "divide_units",
     "find_few",
     "local_cells",
     "message_of",
@@ -50,8 +48,6 @@ __all__ = [
 ]
 
 Cell = tuple[str | None, ...]
-_FEW_CELLS = 256
-"""Most groups of few units whose sums a site's record combines with all others."""
 RECORD = "query-answered"
 """Name of the record among the results that stay at a site; a table's name follows."""
 _TRIES = 50
@@ -251,8 +247,9 @@ class LocalCells:
         names: table -> as the source writes it.
         listed: local SQL of the keys that could occur; empty without keys.
         possible: keys that could occur.
+        arrow: those of the texts whose answers are read as Arrow: they have a row for each unit.
         members: for each released table, the units with their cell and conditions; only if few units must not show.
-        bases: for each released table, the same with the digest of each of its bases.
+        entities: for each released table, Arrow's table of all its units.
     """
 
     def __init__(self, silo: Silo, plan: QueryPlan, *, lone: bool) -> None:
@@ -266,9 +263,11 @@ class LocalCells:
         plan = self.plan
         narrowed = narrow_tables(self._silo.policy, plan, self.names, run, kept)
         texts = [self._cells_text(narrowed), *([self.listed] if plan.keys else [])]
+        self.arrow = frozenset[str]()
         if plan.counted:
             texts += [f"{self._with(narrowed)} {plan.cell_sets.units_text(one, plan.body)}" for one in plan.released]
             texts += [units_text(one, plan.catalog, self.names[one.table]) for one in plan.released]
+            self.arrow = frozenset(texts[-2 * len(plan.released) :])
         return texts
 
     def take_rows(self, found: Sequence[Any]) -> None:
@@ -277,9 +276,7 @@ class LocalCells:
         self._rows = {tuple(row[:keys]): row[keys:] for row in found[0]}
         self.possible: list[Cell] = [tuple(row) for row in found[1]] if plan.keys else []
         rest = found[1 + bool(plan.keys) :]
-        # What a record compares is the last column: first the rows' own digest, then that of each basis, where there is one.
-        self.members = [[row[: len(row) - len(one.bases)] for row in rows] for one, rows in zip(plan.released, rest, strict=False)]  # fmt: skip
-        self.bases = [[[(*row[: len(row) - len(one.bases) - 1], row[k - len(one.bases)]) for row in rows if row[k - len(one.bases)] is not None] for k in range(len(one.bases))] for one, rows in zip(plan.released, rest, strict=False)]  # fmt: skip
+        self.members = [SetRows.read(plan.cell_sets, one.alias, rows, len(one.bases)) for one, rows in zip(plan.released, rest, strict=False)]  # fmt: skip
         self.entities = rest[len(plan.released) :]
 
     @property
@@ -313,12 +310,11 @@ class LocalCells:
         row = self._rows.get(key) if self._speaks else None
         return [0] * self.plan.counted if row is None else [int(one) for one in row[1 : 1 + self.plan.counted]]
 
-    def units_behind(self, keys: Collection[Cell]) -> dict[str, set[Any]]:
-        """The units of each released table that have a row in these cells."""
+    def units_behind(self, keys: Collection[Cell]) -> dict[str, Any]:
+        """The names of the units of each released table that have a row in these cells, as Arrow's array."""
         if not self._speaks or not self.plan.counted:
             return {}
-        n = len(self.plan.keys)
-        return {one.table: {row[0] for row in rows if tuple(row[1 : 1 + n]) in keys} for one, rows in zip(self.plan.released, self.members, strict=True)}  # fmt: skip
+        return {one.table: rows.list_units(keys) for one, rows in zip(self.plan.released, self.members, strict=True)}
 
     def count_rows(self, keys: Collection[Cell]) -> int:
         """How many rows there are in these cells."""
@@ -363,7 +359,7 @@ class StatementCells:
             return [text for one in self.parts for text in one.write_texts(run, kept)]
 
         names = {name for one in self.parts for name in one.names.values()}
-        found = silo.run_all(write, sorted(names), stable={one.listed for one in self.parts})
+        found = silo.run_all(write, sorted(names), arrow=lambda text: any(text in one.arrow for one in self.parts), stable={one.listed for one in self.parts})  # fmt: skip
         for one in self.parts:
             one.take_rows(found[: one.count])
             found = found[one.count :]
@@ -373,11 +369,12 @@ class StatementCells:
         if not any(one.counted for one in self.plan.groupings):
             rows = max((one.count_rows(told) for one, told in zip(self.parts, keys, strict=True)), default=0)
             return {"rows": rows}
-        found: dict[str, set[Any]] = {}
+        found: dict[str, list[Any]] = {}
         for one, told in zip(self.parts, keys, strict=True):
             for table, units in one.units_behind(told).items():
-                found.setdefault(table, set()).update(units)
-        return {table: len(units) for table, units in found.items()}
+                found.setdefault(table, []).append(units)
+        chunked = need("pyarrow", "sql", "units of a site").chunked_array
+        return {table: len(chunked(units).unique()) for table, units in found.items()}
 
 
 def units_text(one: Released, catalog: Catalog, name: str) -> str:
@@ -400,63 +397,7 @@ def units_text(one: Released, catalog: Catalog, name: str) -> str:
     return f"SELECT {unit} AS unit, md5_number_lower(string_agg({digest}, ',' ORDER BY {digest})) AS held, {digest_rows_text('rowid')} AS every FROM {table} GROUP BY 1"  # fmt: skip
 
 
-class UnitRows:
-    """The units of a table at a site, and parts of their rows: what a record of answers is about.
-
-    A unit all of whose rows are added up, each once, is itself. One of which an answer has other rows, or a row more than once, is another *item*, so that two answers which differ in these alone differ by the unit.
-
-    Args:
-        rows: of each unit its name, the hash of what it holds, and the digest of its rows; see `units_text`.
-    """
-
-    def __init__(self, rows: Iterable[Sequence[Any]]) -> None:
-        found = list(rows)
-        self._places = {unit: k for k, (unit, _, _) in enumerate(found)}
-        self._every = [every for _, _, every in found]
-        self._held = [int(held) for _, held, _ in found]
-        self._parts: dict[tuple[int, int], int] = {}
-
-    def place_all(self, rows: Iterable[tuple[Any, int, int]]) -> list[tuple[int, int]]:
-        """The items of units, each in a set and with a digest of those of its rows that the set has; and their sets."""
-        made = []
-        for unit, where, digest in rows:
-            at, part = self._places.get(unit), digest % DIGEST
-            if at is None:  # an outer join has no row there
-                continue
-            whole = part == self._every[at]
-            made.append((at if whole else self._parts.setdefault((at, part), len(self._held) + len(self._parts)), where))  # fmt: skip
-        return made
-
-    def every(self, unit: Any) -> int:
-        """The digest of all rows of a unit; 0 for one that is not here."""
-        at = self._places.get(unit)
-        return 0 if at is None else int(self._every[at])
-
-    def label(self, pairs: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
-        """The set of each item, -1 for none, of all that were placed."""
-        labels = np.full(len(self._held) + len(self._parts), -1, np.int64)
-        for item, where in pairs:
-            labels[item] = where
-        return labels
-
-    def pad(self, sets: Iterable[RowSets]) -> list[RowSets]:
-        """Sets over all items, also those that were placed after they were made."""
-        made, size = [], len(self._held) + len(self._parts)
-        for one in sets:
-            labels = np.concatenate([one.labels, np.full(size - len(one.labels), -1, np.int64)])
-            weights = one.weights
-            if weights is not None:
-                weights = np.pad(weights, ((0, 0), (0, size - weights.shape[1])))
-            made.append(replace(one, labels=labels, weights=weights))
-        return made
-
-    @property
-    def hashes(self) -> list[int]:
-        """Hashes of all items."""
-        return [*self._held, *(int.from_bytes(hashlib.blake2b(f"{self._held[at]},{digest}".encode(), digest_size=8).digest(), "little") for at, digest in self._parts)]  # fmt: skip
-
-
-def open_record(island: Any, text: str, least: int, table: str, hashes: Sequence[int]) -> AnswerRecord:
+def open_record(island: Any, text: str, least: int, table: str, hashes: NDArray[np.uint64]) -> AnswerRecord:
     """A site's record of which units of a table stand behind its answers, of whatever strategy.
 
     Args:
@@ -466,8 +407,7 @@ def open_record(island: Any, text: str, least: int, table: str, hashes: Sequence
         table: the table.
         hashes: of its units.
     """
-    made = np.array([int(one) & 0xFFFF_FFFF_FFFF_FFFF for one in hashes], np.uint64)
-    return AnswerRecord.of(island, text, least, made, f"{RECORD}-{_safe(table)}")
+    return AnswerRecord.of(island, text, least, hashes, f"{RECORD}-{_safe(table)}")
 
 
 def names_of(silo: Silo, plan: Any) -> dict[str, str]:
@@ -553,11 +493,9 @@ def _describe_units(island: Any, cells: LocalCells, told: Sequence[Cell], hidden
     places = [{0} | {p for k, one in enumerate(plan.aggregates) if k not in some for p in one.supports} for some in hidden]  # fmt: skip
     # Where a value is missing a sum has 0, so the rows with a value are no further set of rows to a sum.
     divided = {0} | {p for one in plan.aggregates for p in (one.supports if one.name == "count" else one.supports[:-1])}
-    for released, members, bases, entities in zip(
-        plan.released, cells.members, cells.bases, cells.entities, strict=True
-    ):
+    for released, members, entities in zip(plan.released, cells.members, cells.entities, strict=True):
         units = UnitRows(entities)
-        ways = [AnsweredCells(plan.cell_sets, told, rows, units, lambda cell, place: _cell_name(plan, told[cell], place)) for rows in (members, *bases)]  # fmt: skip
+        ways = [AnsweredCells(told, rows, units, lambda cell, place: _cell_name(plan, told[cell], place)) for rows in (members, *members.of_bases())]  # fmt: skip
         sets, mine = ways[0], plan.cell_sets.of_table(released.alias)
         made = [one for way in ways for place in sorted({0}.union(*places)) for one in way.list_rows(place, [place in some for some in places], place in divided)]  # fmt: skip
         if released.whole:  # a unit more or less differs by 1, whatever rows of others there are more
@@ -570,143 +508,6 @@ def _describe_units(island: Any, cells: LocalCells, told: Sequence[Cell], hidden
             record.kept = with_entry(before.kept, before.request, before.made, before.hashes)
         record.describe(units.pad(made), alone=False)
         records[released.table] = record
-
-
-class AnsweredCells:
-    """The sets of a table's units behind an answer, from the rows of `CellSets.units_text`.
-
-    Args:
-        cells: into which sets they fall.
-        told: the keys of the cells that are answered.
-        rows: the site's own rows.
-        units: the units of the table.
-        name: what people call the rows of a condition in a cell, by their places.
-    """
-
-    def __init__(self, cells: CellSets, told: Sequence[Cell], rows: Sequence[Sequence[Any]], units: UnitRows, name: Callable[[int, int], str]) -> None:  # fmt: skip
-        self._rows, self._units, self._told, self._name = rows, units, told, name
-        self._keys, self._weights = len(cells.keys), 1 + len(cells.keys) + len(cells.conditions) + len(cells.values)
-        self._place_of = {key: k for k, key in enumerate(told)}
-
-    def _inside(self, condition: int, shown: Sequence[bool]) -> Iterator[tuple[int, Sequence[Any]]]:
-        """The rows of a condition, with their cell."""
-        for row in self._rows:
-            cell = self._place_of.get(tuple(row[1 : 1 + self._keys]))
-            if (
-                cell is not None
-                and shown[cell]
-                and (not condition or bool(row[self._keys + abs(condition)]) is (condition > 0))
-            ):
-                yield cell, row
-
-    def list_rows(self, condition: int, shown: Sequence[bool], combined: bool, *, whole: bool = False) -> list[RowSets]:
-        """The units of a condition in each cell, and in all cells.
-
-        Args:
-            condition: its place; below 0 for those that it is not true of.
-            shown: in which cells it is answered.
-            combined: see `RowSets`.
-            whole: whether a unit is itself, whichever of its rows there are.
-        """
-        parts, every = dict[tuple[Any, int], int](), dict[Any, int]()
-        for cell, row in self._inside(condition, shown):
-            parts[row[0], cell] = parts.get((row[0], cell), 0) + int(row[-1] or 0)
-            every[row[0]] = every.get(row[0], 0) + int(row[-1] or 0)
-        if whole:
-            parts = {one: self._units.every(one[0]) for one in parts}
-            every = {unit: self._units.every(unit) for unit in every}
-        made = self._sets(condition, self._units.place_all((*one, digest) for one, digest in parts.items()))
-        if len(self._told) > 1:  # the groups add up to a total
-            total = self._units.place_all((unit, 0, digest) for unit, digest in every.items())
-            made.append(RowSets(["the groups together"], self._units.label(total), keys=[json.dumps([])]))
-        return [replace(one, combined=combined) for one in made]
-
-    def list_products(self, k: int, count: int, covariate: Covariate, shown: Sequence[bool]) -> list[RowSets]:
-        """The same units with what a column of theirs is multiplied with: an equation for the columns of all of them.
-
-        Args:
-            k: the place of what it is multiplied with.
-            count: how many of these there are.
-            covariate: what it is multiplied with.
-            shown: in which cells the sum is answered.
-        """
-        size, digests, index, added = len(PRIMES), list[int](), list[int](), list[tuple[Any, ...]]()
-        parts = dict[tuple[Any, int], int]()
-        for cell, row in self._inside(covariate.condition, shown):
-            at = parts.setdefault((row[0], cell), len(parts))
-            if at == len(digests):
-                digests.append(0)
-            digests[at] += int(row[-1] or 0)
-            index.append(at)
-            mine, every = (row[self._weights + place * size :][:size] for place in (k, count))
-            added.append((*mine, *every))
-        sums = np.zeros((len(parts), 2 * size), np.int64)
-        np.add.at(sums, index, np.nan_to_num(np.array(added, np.float64).reshape(-1, 2 * size)).astype(np.int64))
-        values = divide_modulo(sums[:, :size], sums[:, size:])
-        placed = [(pair, k) for k, (unit, cell) in enumerate(parts) for pair in self._units.place_all([(unit, cell, digests[k])])]  # fmt: skip
-        pairs = [pair for pair, _ in placed]
-        items, cells = np.array(pairs, np.int64).reshape(-1, 2).T
-        values = values[[k for _, k in placed]].T
-        cell_of = {json.dumps(key): k for k, key in enumerate(self._told)}
-        made = []
-        for one in self._sets(covariate.condition, pairs):
-            weights, labels = np.zeros((size, len(one.labels)), np.int64), one.labels[items]
-            fits = (labels >= 0) & (np.array([cell_of[key] for key in one.keys], np.int64)[labels] == cells)
-            weights[:, items[fits]] = values[:, fits]
-            made.append(replace(one, weights=weights, of=(covariate.column,)))
-        return made
-
-    def _sets(self, condition: int, pairs: Sequence[tuple[int, int]]) -> list[RowSets]:
-        """The sets of items; if one is in several cells, each cell by itself."""
-        names, keys = [self._name(k, condition) for k in range(len(self._told))], [json.dumps(key) for key in self._told]  # fmt: skip
-        if len({item for item, _ in pairs}) == len(pairs):
-            return [RowSets(names, self._units.label(pairs), keys=keys)]
-        return [RowSets([name], self._units.label((item, 0) for item, cell in pairs if cell == k), keys=[keys[k]]) for k, name in enumerate(names)]  # fmt: skip
-
-
-def divide_units(cells: CellSets, said: str, alias: str, rows: Sequence[Sequence[Any]], units: UnitRows, least: int, alone: bool) -> list[RowSets]:  # fmt: skip
-    """The sets of a table's units behind an answer under shares: all that a site shares of it, and how groups, conditions and factors divide these.
-
-    A site does not know which groups are shown. So those of enough of its units count as shown, and of the others those that are few in number. A refusal names no key: it may be that of one unit.
-
-    Args:
-        cells: into which sets they fall.
-        said: what people call the rows.
-        alias: what the statement calls the table.
-        rows: see `CellSets.units_text`.
-        units: the units of the table.
-        least: the minimum count.
-        alone: whether a number of the answer is a sum over these units.
-    """
-    whole = dict[Any, int]()
-    keys, members = len(cells.keys), dict[Any, set[Any]]()
-    for row in rows:
-        whole[row[0]] = whole.get(row[0], 0) + int(row[-1] or 0)
-        members.setdefault(tuple(row[1 : 1 + keys]), set()).add(row[0])
-    every = units.place_all((unit, 0, digest) for unit, digest in whole.items())
-    sets = [RowSets([said], units.label(every), keys=["[]"], combined=alone)]
-    many = [key for key, some in members.items() if len(some) >= least]
-    few = [key for key, some in members.items() if len(some) < least]
-    told, rest = ([*many, *few], []) if len(few) <= _FEW_CELLS else (many, few)
-
-    def divide(told: Sequence[Cell]) -> tuple[AnsweredCells, list[bool]]:
-        return AnsweredCells(cells, told, rows, units, lambda cell, place: f"a group of {said}"), [True] * len(told)
-
-    made, shown = divide(told)
-    # The parties see to it that what a condition leaves over is of nobody or of enough, so it counts as shown too: few of it may be here.
-    places = sorted(range(-len(cells.conditions), 1 + len(cells.conditions)), key=abs)
-    for place in places:
-        sets += made.list_rows(place, shown, alone) if place or keys else []
-    values = range(1 + len(cells.conditions), 1 + len(cells.conditions) + len(cells.values))
-    for place in values:
-        sets += made.list_rows(place, shown, combined=False)
-    if rest:  # so many classes would make combinations slow: each earlier answer is compared with them by itself
-        apart, every_one = divide(rest)
-        sets += [one for place in (*places, *values) for one in apart.list_rows(place, every_one, combined=False)]
-    mine = cells.of_table(alias)
-    for k, covariate in enumerate(mine if alone else ()):
-        sets += made.list_products(k, len(mine), covariate, shown)
-    return sets
 
 
 async def find_few(circle: OwnerCircle, cells: LocalCells, least: int, comparison: str) -> tuple[bool, list[int]]:

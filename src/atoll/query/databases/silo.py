@@ -223,14 +223,14 @@ class Silo:
         return self._schema
 
     def run_all(
-        self, texts: Sequence[str] | WriteTexts, tables: Sequence[str], *, arrow: bool = False, stable: Collection[str] = ()
+        self, texts: Sequence[str] | WriteTexts, tables: Sequence[str], *, arrow: bool | Callable[[str], bool] = False, stable: Collection[str] = ()
     ) -> list[Any]:  # fmt: skip
         """The rows of several queries over one snapshot.
 
         Args:
             texts: local SQL; tables are in the schema ``main``. Or what writes it, of the same snapshot: it takes a function that returns the columns of a query, and a dictionary that is kept until a table has changed.
             tables: the tables that it needs, as the source names them.
-            arrow: return tables of Arrow instead of lists of tuples.
+            arrow: return tables of Arrow instead of lists of tuples, for all texts, or for which of them.
             stable: those of the texts that later statements ask again, such as the values of a column; their rows are kept until a table has changed.
 
         Raises:
@@ -239,12 +239,12 @@ class Silo:
         """
         return self._in_thread(lambda: self._run_all(texts, tables, stable, arrow=arrow), "a statement")
 
-    def _run_all(self, texts: Sequence[str] | WriteTexts, tables: Sequence[str], stable: Collection[str], *, arrow: bool) -> list[Any]:  # fmt: skip
+    def _run_all(self, texts: Sequence[str] | WriteTexts, tables: Sequence[str], stable: Collection[str], *, arrow: bool | Callable[[str], bool]) -> list[Any]:  # fmt: skip
         self._connect(tables)
         self._connection.execute("BEGIN TRANSACTION")
         try:
             made = texts(lambda text: self._connection.execute(text).fetchnumpy(), self._kept_parts) if callable(texts) else texts  # fmt: skip
-            return [self._rows(text, keep=text in stable, arrow=arrow) for text in made]
+            return [self._rows(text, keep=text in stable, arrow=arrow(text) if callable(arrow) else arrow) for text in made]  # fmt: skip
         finally:
             self._connection.execute("ROLLBACK")
 

@@ -25,7 +25,7 @@ from atoll.statistics.answered import RowSets
 from ..column_codes import LONGEST
 from ..databases.silo import quote
 from ..events import write_event
-from ..local import UnitRows, divide_units, keep_units, names_of, open_record, plan_of, prefix_of, silo_of, units_text
+from ..local import keep_units, names_of, open_record, plan_of, prefix_of, silo_of, units_text
 from ..plan import Released
 from ..secure.bounds.columns import largest_number, longest_of, plain_texts, require_bounds
 from ..secure.costs import measure_extents, release_rows, shared_layout, sliced_layout
@@ -47,6 +47,7 @@ from ..slices import (
 )
 from ..statement import SOURCE
 from .strategy import HELPER, promise_min_count, read_strategy
+from .unit_sets import SetRows, UnitRows, divide_units
 
 if TYPE_CHECKING:
     from atoll.core.execution.session import Peers
@@ -163,8 +164,8 @@ class LocalRows:
             if seen > most:
                 raise DataError(f"a value of {table}.{column} is in more than {most} row{'' if most == 1 else 's'}, as the policy says", where=self.name, remedy="correct key or at_most in the policy")  # fmt: skip
 
-        self._kept = [list(zip(*(one.to_pylist() for one in next(found).columns), strict=True)) for _ in self.released]
-        self._units = {table: [one.to_pylist() for one in next(found).columns] for table in counted}
+        self._kept = [SetRows.read(leaf.cells, one.alias, next(found)) for leaf, one in self.released]
+        self._units = {table: next(found) for table in counted}
         self.contents = {table: digest_table(next(found)) for table in watched}
         self.plain = {base: int(next(found).column(0)[0].as_py()) for base in plain}
         self.slices = [tell_slices(rows) for rows in found]
@@ -188,8 +189,8 @@ class LocalRows:
         def describe() -> Iterator[Any]:
             alone = len(self.plan.leaves) == 1 == len(self.released)  # a number is then a sum over these units
             least = self.plan.policy.min_count
-            for table, columns in self._units.items():
-                units = UnitRows(zip(*columns, strict=True))
+            for table, rows_of in self._units.items():
+                units = UnitRows(rows_of)
                 sets: list[RowSets] = []
                 for (leaf, one), rows in zip(self.released, self._kept, strict=True):
                     if one.table == table:
