@@ -374,7 +374,7 @@ class StatementCells:
             for table, units in one.units_behind(told).items():
                 found.setdefault(table, []).append(units)
         chunked = need("pyarrow", "sql", "units of a site").chunked_array
-        return {table: len(chunked(units).unique()) for table, units in found.items()}
+        return {table: len(units[0] if len(units) == 1 else chunked(units).unique()) for table, units in found.items()}
 
 
 def units_text(one: Released, catalog: Catalog, name: str) -> str:

@@ -144,7 +144,8 @@ class SetRows:
         """The names of the units that have a row in these cells, as Arrow's array."""
         told = set(keys)
         inside = np.array([key in told for key in self.keys], np.bool_)[self.cells]
-        return self.names.take(need("pyarrow", "sql", "units of a site").array(np.unique(self.units[inside])))
+        there = np.bincount(self.units[inside], minlength=len(self.names)) > 0
+        return self.names.filter(need("pyarrow", "sql", "units of a site").array(there))
 
 
 class AnsweredCells:
