@@ -112,5 +112,5 @@ def test_a_strategy_of_a_statement_is_found_by_its_name_alone() -> None:
     said = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert (
         said.stdout.strip()
-        == "MaskedSums ['atoll.query.strategies.strategy', 'atoll.query.strategies.groupings', 'atoll.query.strategies.sums']"
+        == "MaskedSums ['atoll.query.strategies.strategy', 'atoll.query.strategies.groupings', 'atoll.query.strategies.unit_sets', 'atoll.query.strategies.sums']"
     )
