@@ -353,7 +353,8 @@ def test_a_process_that_is_killed_ends_the_statement_and_costs_once(tmp_path: Pa
     for site in sites:
         kept = NamedResults(next(iter((run_at / site).rglob("query-noised.msg"))).parent.parent)
         assert [one["epsilon"] for one in kept.get(site, "query-noised")["answers"]] == [8.0]
-        assert check_events(partial(kept.get, site), site).number >= 5
+        # The killed site's first charge may have had no event yet: the second run's tells of it, as `check_events` asks.
+        assert check_events(partial(kept.get, site), site).number >= 4 + (site != "south")
 
 
 @pytest.mark.slow  # `query/test_kept.py` keeps, reads, loses and drops relations in one process
