@@ -331,9 +331,8 @@ def require_same_values(exp: Any, node: Any, refused: Callable[[Any], Exception]
         require_same_values(exp, node.this, refused, other, gaps=gaps)
     elif isinstance(node, exp.Case | exp.If):
         ways = [one for one in _summands(exp, node) if not isinstance(one, exp.Null)]
-        if (
-            gaps or len({one.sql("duckdb") for one in ways}) != 1
-        ):  # a constant beside a column tells whether a row has it
+        # A constant beside a column tells whether a row has it.
+        if gaps or len({one.sql("duckdb") for one in ways}) != 1:
             raise refused(node)
         require_same_values(exp, ways[0], refused, other)
     else:

@@ -25,6 +25,7 @@ __all__ = [
     "group_keys",
     "has_grouping_sets",
     "merge_derived",
+    "split_parts",
     "wrap_value",
     "write_out_quantifiers",
 ]
@@ -171,22 +172,22 @@ def factor_conditions(tree: Any) -> Any:
 
     for clause in list(tree.find_all(exp.Where, exp.Join)):
         name = "this" if isinstance(clause, exp.Where) else "on"
-        parts = _parts_of(exp.And, clause.args[name]) if clause.args.get(name) is not None else []
+        parts = split_parts(exp.And, clause.args[name]) if clause.args.get(name) is not None else []
         made = [_factor(exp, part) for part in parts]
         if any(one is not part for one, part in zip(made, parts, strict=True)):
             clause.set(name, exp.and_(*made, wrap=True, copy=False))
     return tree
 
 
-def _parts_of(kind: Any, node: Any) -> list[Any]:
+def split_parts(kind: Any, node: Any) -> list[Any]:
     """The conditions that one kind of operator joins, whatever parentheses stand around it."""
     node = node.unnest()
-    return [part for side in (node.left, node.right) for part in _parts_of(kind, side)] if isinstance(node, kind) else [node]  # fmt: skip
+    return [part for side in (node.left, node.right) for part in split_parts(kind, side)] if isinstance(node, kind) else [node]  # fmt: skip
 
 
 def _factor(exp: Any, node: Any) -> Any:
     """One condition, or those that all of its alternatives have in common and the alternatives of the rest."""
-    ways = [_parts_of(exp.And, way) for way in _parts_of(exp.Or, node)]
+    ways = [split_parts(exp.And, way) for way in split_parts(exp.Or, node)]
     common = [part for part in dict.fromkeys(ways[0]) if all(part in way for way in ways)]
     if len(ways) == 1 or not common:
         return node
@@ -308,18 +309,18 @@ class Scopes:
         """The expressions that a derived table has under a name: one for each SELECT of a set operation."""
         if source is None or not hasattr(source, "expression"):
             return []
-        selects, named = self._selects_of(source.expression), name.lower()
+        selects, named = self.list_selects(source.expression), name.lower()
         shown = [[one.alias_or_name.lower() for one in select.expressions] for select in selects]
         by_name = any(one.args.get("by_name") for one in source.expression.find_all(self.exp.SetOperation))
         # Columns of a set operation are those of its first SELECT, by their places.
         places = [(names if by_name else shown[0]).index(named) if named in (names if by_name else shown[0]) else None for names in shown]  # fmt: skip
         return [select.expressions[k].unalias() for select, k in zip(selects, places, strict=True) if k is not None and k < len(select.expressions)]  # fmt: skip
 
-    def _selects_of(self, query: Any) -> list[Any]:
+    def list_selects(self, query: Any) -> list[Any]:
         """A SELECT, or those that set operations put together."""
         query = query.unnest()
         if isinstance(query, self.exp.SetOperation):
-            return [*self._selects_of(query.left), *self._selects_of(query.right)]
+            return [*self.list_selects(query.left), *self.list_selects(query.right)]
         return [query] if isinstance(query, self.exp.Select) else []
 
     def scope_of(self, node: Any) -> Any:
@@ -353,6 +354,10 @@ class Scopes:
     def column_policy(self, base: Base) -> ColumnPolicy:
         """The policy of a column."""
         return self.policy.table(base[0]).column(base[1])
+
+    def is_public(self, node: Any, scope: Any) -> bool:
+        """Whether an expression is computed from public columns alone."""
+        return all(self.column_policy(base).level == "public" for base in self.bases(node, scope))
 
     def is_cte(self, table: Any) -> bool:
         """Whether a table is one of the statement's WITH."""
@@ -573,7 +578,7 @@ class Scopes:
         if isinstance(value, exp.Column):
             return isinstance(self.source_of(value, scope)[0], exp.Table)
         chosen = node.find(exp.Case, exp.If, exp.Predicate, exp.Connector, exp.Nullif, exp.Coalesce)
-        public = all(self.column_policy(base).level == "public" for base in self.bases(node, scope))
+        public = self.is_public(node, scope)
         return chosen is None and (public or isinstance(value, exp.Star | exp.Literal))
 
     def _require_own_order(self, scope: Any) -> None:

@@ -97,7 +97,6 @@ class GroupPlanner(WindowPlanner):
             unique = frozenset(keys) if keys and all(key in [value for _, value in outputs] for key in keys) else None
         units = self.unit_columns(names) if self.strict else []
         if node.args.get("distinct"):
-            self.require_seen_keys([one for _, one in shown], names)
             self.require_keys([one for _, one in shown], scope)
             operator, columns = self.store(operator, [value for _, value in outputs], "DISTINCT", words=True)
             made = self.represent_units(units)
@@ -177,7 +176,6 @@ class GroupPlanner(WindowPlanner):
         keys = self._key_nodes(names)
         for key in keys:
             self.require_plain_key(key)
-        self.require_seen_keys(keys, names)
         self.require_keys(keys, names.scope)
         values = [self.value(key, names) for key in keys]
         columns, mapping = self.plan_aggregates(nodes, names)
@@ -199,9 +197,8 @@ class GroupPlanner(WindowPlanner):
         columns: dict[Any, GroupColumn] = {}
         mapping: dict[str, Value] = {}
         for node in nodes:
-            if isinstance(
-                node, self.exp.Filter
-            ):  # a site's record has the conditions of the outermost aggregates alone
+            if isinstance(node, self.exp.Filter):
+                # A site's record has the conditions of the outermost aggregates alone.
                 self.require_seen(node.expression.this, names)
             name, parts = self._parts_of(node, names, columns)
             inner = node.this if isinstance(node, self.exp.Filter) else node
@@ -282,11 +279,7 @@ class GroupPlanner(WindowPlanner):
     def _set(self, node: Any, scope: Any) -> tuple[Operator, list[tuple[str, Value]], frozenset[Value] | None]:
         """UNION, INTERSECT and EXCEPT."""
         exp = self.exp
-        self.require_sites(f"the parties do {type(node).__name__.upper()}")
-        if not isinstance(node, exp.Union) or node.args.get(
-            "distinct", True
-        ):  # a constant among the rows tests for rows that are equal
-            self.require_seen_rows(node, also=True)
+        self._require_rows(node)
         sides = [self.query(one, self.scope(one), None) for one in (node.left, node.right)]
         (a, left, _), (b, right, _) = sides
         columns, inputs = [], [[], []]  # type: ignore[var-annotated]
@@ -306,7 +299,6 @@ class GroupPlanner(WindowPlanner):
         units = self._stack_units([one.unnest() for one in (node.left, node.right)], inputs)
         name = type(node).__name__.upper()
         every = not node.args.get("distinct", True)
-        self._require_rows(node, every=every)
         flags = () if isinstance(node, exp.Union) else (self.new_name("f"), self.new_name("f"))
         made: Operator = Stacked((a, b), (tuple(inputs[0]), tuple(inputs[1])), (*columns, *units), flags, what=f"{name} {'ALL' if every else ''}".strip())  # fmt: skip
         unique = None
@@ -329,13 +321,14 @@ class GroupPlanner(WindowPlanner):
         self.query_units[id(node)] = units
         return made, outputs, unique
 
-    def _require_rows(self, node: Any, *, every: bool) -> None:
-        """Refuse rows of a set operation by whose equality one value shows, unless every row stays; a side may be a set operation itself."""
-        for side in () if every else (node.left.unnest(), node.right.unnest()):
-            if isinstance(side, self.exp.SetOperation):
-                self._require_rows(side, every=False)
-            else:
-                self.require_keys([one.unalias() for one in side.expressions], self.scope(side))
+    def _require_rows(self, node: Any) -> None:
+        """Refuse a set operation that policies do not allow, and rows by whose equality one value shows."""
+        self.require_sites(f"the parties do {type(node).__name__.upper()}")
+        distinct = node.args.get("distinct", True)
+        if distinct or not isinstance(node, self.exp.Union):  # a constant among the rows tests for rows that are equal
+            self.require_seen_rows(node, also=True)
+        for select in self.scopes.list_selects(node) if distinct else ():
+            self.require_keys([one.unalias() for one in select.expressions], self.scope(select))
 
     def _take_off(self, stacked: Operator, columns: Sequence[Stored], flags: Sequence[str], name: str) -> Operator:
         """INTERSECT ALL and EXCEPT ALL of stacked rows: the left rows that are alike are numbered, and of n on the right they take the first n, or leave them out.

@@ -32,7 +32,7 @@ from .operators import (
     Stored,
     Value,
 )
-from .selections import find_constant, find_key_choice, find_known_choice, push_conditions
+from .selections import find_constant, find_known_choice, push_conditions
 
 __all__ = ["LeafDraft", "NamePlanner", "SelectNames", "JoinPart", "refuse"]
 
@@ -424,21 +424,6 @@ class NamePlanner:
             raise self.unseen(f"{node.sql('duckdb')} chooses rows by {found.sql('duckdb')}", f"write the condition on columns of one table, inside its subquery, or compare columns without {found.sql('duckdb')}")  # fmt: skip
         if find_known_choice(self.scopes, node, names.scope):
             raise self.unseen(f"{node.sql('duckdb')} chooses rows by values that every site has", "join such tables on equal columns")  # fmt: skip
-
-    def require_seen_keys(self, nodes: Iterable[Any], names: SelectNames) -> None:
-        """Refuse groups, or different rows, of a subquery by what chooses which of them are equal, as far as the policies say.
-
-        Raises:
-            CompositionError: names the key, and the part.
-        """
-        for node in nodes if self.strict and self.unrecorded != "anything" else ():
-            found = None if self.is_constant(node) else find_key_choice(self.scopes, node, names.scope, self.unrecorded)
-            if found is not None:
-                raise self.unseen(f"{node.sql('duckdb')} chooses rows by {found.sql('duckdb')}", "group the subquery by columns as they are, or by parts of a date", self._needed(find_key_choice(self.scopes, node, names.scope, "joins")))  # fmt: skip
-
-    def _needed(self, choice: Any) -> str:
-        """What policies have to say, by what would be refused with ``joins``."""
-        return "joins" if choice is None else "anything"
 
     def require_sites(self, what: str) -> None:
         """Refuse whatever parties do beside adding up rows that sites chose, where policies say so.

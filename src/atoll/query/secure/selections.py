@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..scopes import Scopes, group_keys, wrap_value
+from ..scopes import Scopes, group_keys, has_grouping_sets, split_parts, wrap_value
 
 __all__ = ["find_choice", "find_constant", "find_key_choice", "find_known_choice", "push_conditions"]
 
@@ -44,7 +44,7 @@ def push_conditions(tree: Any, kind: Callable[[Any, Any], str]) -> Any:
 
     for select in list(tree.find_all(exp.Select)):  # outer ones before those inside
         for holder, name in _clauses(exp, select):
-            parts = _conjuncts(exp, holder.args[name])
+            parts = split_parts(exp.And, holder.args[name])
             left = [part for part in parts if not _push(exp, tree, select, part, kind)]
             if len(left) < len(parts):
                 holder.set(name, exp.and_(*left, copy=False) if left else None)
@@ -62,11 +62,6 @@ def _clauses(exp: Any, select: Any) -> Iterator[tuple[Any, str]]:
     for join in select.args.get("joins") or ():
         if join.args.get("on") is not None and not join.side and (join.kind or "").upper() in ("", "INNER", "CROSS"):
             yield join, "on"
-
-
-def _conjuncts(exp: Any, node: Any) -> list[Any]:
-    node = node.unnest()
-    return [part for side in (node.left, node.right) for part in _conjuncts(exp, side)] if isinstance(node, exp.And) else [node]  # fmt: skip
 
 
 def _push(exp: Any, tree: Any, select: Any, condition: Any, kind: Callable[[Any, Any], str]) -> bool:
@@ -141,7 +136,7 @@ def _takes(exp: Any, select: Any, places: list[int]) -> bool:
     group = select.args.get("group")
     if group is None:
         return not select.args.get("having") and not any(one.find(exp.AggFunc) for one in select.expressions)
-    if any(isinstance(one, exp.GroupingSets | exp.Rollup | exp.Cube) for one in group.expressions) or any(group.args.get(name) for name in ("grouping_sets", "cube", "rollup", "totals")):  # fmt: skip
+    if has_grouping_sets(select):
         return False
     keys = group_keys(exp, select)
     return all(one in keys for one in shown)
@@ -159,9 +154,14 @@ def _written(exp: Any, condition: Any, select: Any, places: dict[str, int]) -> A
 def _move_having(exp: Any, select: Any) -> None:
     """Do conditions of HAVING that read keys alone before there are groups: of GROUP BY (), there is one without rows too."""
     group, having = select.args.get("group"), select.args.get("having")
-    if group is None or having is None or not any(one.find(exp.Column) for one in group_keys(exp, select)) or any(isinstance(one, exp.GroupingSets | exp.Rollup | exp.Cube) for one in group.expressions):  # fmt: skip
+    if (
+        group is None
+        or having is None
+        or not any(one.find(exp.Column) for one in group_keys(exp, select))
+        or has_grouping_sets(select)
+    ):
         return
-    parts = _conjuncts(exp, having.this)
+    parts = split_parts(exp.And, having.this)
     early = [part for part in parts if part.find(exp.AggFunc, exp.Query, exp.Window) is None and part.find(exp.Column) is not None]  # fmt: skip
     for part in early:
         select.where(part.copy(), copy=False)
@@ -296,7 +296,7 @@ def find_key_choice(scopes: Scopes, node: Any, scope: Any, level: str) -> Any:
         level: ``nothing`` or ``joins``, as policies say.
     """
     exp = scopes.exp
-    if all(scopes.column_policy(base).level == "public" for base in scopes.bases(node, scope)):
+    if scopes.is_public(node, scope):
         return None
     if level == "nothing":
         return next((one for one in node.find_all(exp.Func, exp.Binary, exp.Unary) if not isinstance(one, (exp.Paren, *_parts_of_values(exp)))), None)  # fmt: skip
@@ -322,7 +322,7 @@ def find_choice(scopes: Scopes, node: Any, scope: Any, level: str, known: frozen
     exp = scopes.exp
     for column in node.find_all(exp.Column):
         source, _ = scopes.source_of(column, scopes.scope_of(column) or scope)
-        if isinstance(source, exp.Table) or all(scopes.column_policy(base).level == "public" for base in scopes.bases(column, scope)):  # fmt: skip
+        if isinstance(source, exp.Table) or scopes.is_public(column, scope):
             continue
         for one in scopes.projections_of(source, column.name):
             if id(one) in known:

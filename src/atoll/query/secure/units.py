@@ -50,7 +50,7 @@ from .operators import (
     TruthValue,
     Value,
 )
-from .selections import find_choice
+from .selections import find_choice, find_key_choice
 
 __all__ = ["UnitPlanner"]
 
@@ -283,28 +283,23 @@ class UnitPlanner(NamePlanner):
                 self.require_sites(f"the parties compute {inner.sql('duckdb')}")
         squared = name not in ("sum", "avg") or any(one.find(self.exp.Mul) for one in args)
         if squared and not name.startswith("count") and any(self.leaf_of(one, names) is None for one in args):
-            self.require_sites(
-                f"the parties multiply values of {inner.sql('duckdb')}"
-            )  # of one's two values, the square of the sum has more than the squares
+            # Of one's two values, the square of the sum has more than the squares.
+            self.require_sites(f"the parties multiply values of {inner.sql('duckdb')}")
 
     def _require_seen_columns(self, name: str, args: Sequence[Any], names: SelectNames, inner: Any) -> None:
         """Refuse to add up or count columns of subqueries that choose rows, as far as policies say."""
         for arg in args if self.unrecorded != "anything" else ():
             found = find_choice(self.scopes, arg, names.scope, self.unrecorded)
             if found is not None:
-                raise self.unseen(f"{inner.sql('duckdb')} chooses rows by {found.sql('duckdb')} of a subquery", "add up sums of columns as they are and counts; MIN, MAX and DISTINCT for each unit of the table, or each value of a column with key or at_most in the policy", self._needed(find_choice(self.scopes, arg, names.scope, "joins")))  # fmt: skip
+                raise self.unseen(f"{inner.sql('duckdb')} chooses rows by {found.sql('duckdb')} of a subquery", "add up sums of columns as they are and counts; MIN, MAX and DISTINCT for each unit of the table, or each value of a column with key or at_most in the policy", _needed(find_choice(self.scopes, arg, names.scope, "joins")))  # fmt: skip
             if name.startswith("count") and self.leaf_of(arg, names) is None:
                 self.require_sites(f"the parties count who has {arg.sql('duckdb')}")
 
     def require_seen_rows(self, node: Any, *, also: bool = False) -> None:
         """Refuse columns of a set operation that choose rows by a constant; with ``also``, constants among its rows too."""
-        for select in [node.unnest()] if isinstance(node.unnest(), self.exp.Select) else []:
+        for select in self.scopes.list_selects(node):
             for one in select.expressions:
                 self.require_seen(one.unalias(), SelectNames(select, self.scope(select), None), also=also)
-        for side in (
-            (node.unnest().left, node.unnest().right) if isinstance(node.unnest(), self.exp.SetOperation) else ()
-        ):
-            self.require_seen_rows(side, also=also)
 
     def _rests(self, condition: RowCondition, known: list[RowCondition], units: Sequence[Stored], counts: Counts) -> Iterator[RowCondition]:  # fmt: skip
         """That a set of rows differs from the whole group, and from those of other conditions, by no unit or by enough."""
@@ -332,7 +327,7 @@ class UnitPlanner(NamePlanner):
             CompositionError: names the part.
         """
         scopes = self.scopes
-        if all(scopes.column_policy(base).level == "public" for base in scopes.bases(arg, names.scope)):
+        if scopes.is_public(arg, names.scope):
             return
 
         def refused(part: Any) -> CompositionError:
@@ -363,27 +358,26 @@ class UnitPlanner(NamePlanner):
         def refused(part: Any) -> CompositionError:
             return merges_values(part, inner, "smcql", self.policy.min_count)
 
-        if not isinstance(inner, self.exp.Count) and not self._is_public(arg, names.scope):
+        if not isinstance(inner, self.exp.Count) and not self.scopes.is_public(arg, names.scope):
             raise refused(arg)  # all rows less one of each value: what two rows have alike
         self._require_same_values(arg, names.scope, refused, gaps=False)
 
     def require_keys(self, nodes: Sequence[Any], scope: Any) -> None:
-        """Refuse keys of a subquery's groups, or of its different rows, that could tell the value of one row by how many there are.
+        """Refuse keys of a subquery's groups, or of its different rows, that choose which of them are equal, or could tell the value of one row by how many there are.
 
         Raises:
             CompositionError: names the part.
         """
         for node in nodes if self.strict and self.unrecorded != "anything" else ():
+            found = None if self.is_constant(node) else find_key_choice(self.scopes, node, scope, self.unrecorded)
+            if found is not None:
+                raise self.unseen(f"{node.sql('duckdb')} chooses rows by {found.sql('duckdb')}", "group the subquery by columns as they are, or by parts of a date", _needed(find_key_choice(self.scopes, node, scope, "joins")))  # fmt: skip
             self._require_same_values(node, scope, lambda part, key=node: merges_rows(part, key, "smcql", self.policy.min_count), gaps=True)  # type: ignore[misc]  # fmt: skip
-
-    def _is_public(self, node: Any, scope: Any) -> bool:
-        """Whether an expression is made of public columns alone."""
-        return all(self.scopes.column_policy(base).level == "public" for base in self.scopes.bases(node, scope))
 
     def _require_same_values(self, arg: Any, scope: Any, refused: Callable[[Any], CompositionError], *, gaps: bool) -> None:  # fmt: skip
         """Refuse to tell values apart of what is more than a column; columns of subqueries are looked into."""
         exp, scopes = self.exp, self.scopes
-        if self._is_public(arg, scope):
+        if self.scopes.is_public(arg, scope):
             return
 
         def of_scope(scope: Any) -> Any:
@@ -393,7 +387,7 @@ class UnitPlanner(NamePlanner):
                     for one in scopes.projections_of(source, column.name) or [None]:
                         if one is None:
                             raise refused(column)
-                        if not self._is_public(one, source):
+                        if not self.scopes.is_public(one, source):
                             require_same_values(exp, one, refused, of_scope(source), gaps=gaps)
 
             return look
@@ -408,9 +402,8 @@ class UnitPlanner(NamePlanner):
         if not found or any(True for one in found for _ in _conditions_below(self.exp, one)):
             raise refused(column)
         degrees = [measure_degree(self.exp, one, refused, of_node(source)) for one in found]
-        if (
-            max(degrees) > 1
-        ):  # who has a factor that is not 0 is counted in the outermost SELECT alone: of `pay * icu` the sum may be the pay of one
+        # Who has a factor that is not 0 is counted in the outermost SELECT alone: of `pay * icu` the sum may be the pay of one.
+        if max(degrees) > 1:
             part = found[degrees.index(max(degrees))].sql("duckdb")
             raise refuse(f"{column.sql('duckdb')} is the product {part} in a subquery, which could single out a row, and min_count is {self.policy.min_count}", "multiply columns of one table, in a SELECT without subqueries")  # fmt: skip
         return max(degrees)
@@ -430,6 +423,11 @@ def _conditions_below(exp: Any, node: Any) -> Iterator[Any]:
     for one in conditions_inside(exp, arg, ""):
         if not _is_presence(exp, one):  # it is counted outside
             yield one
+
+
+def _needed(choice: Any) -> str:
+    """What policies have to say, by what would be refused with ``joins``."""
+    return "joins" if choice is None else "anything"
 
 
 def _is_presence(exp: Any, condition: Any) -> bool:
