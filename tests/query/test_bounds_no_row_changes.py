@@ -1,4 +1,4 @@
-"""With a ``min_count`` no statement reads a value from whether it is refused: how large numbers may be follows from policies and types (`atoll.query.secure.bounds`)."""
+"""With a ``min_count`` no statement reads a value from whether it is refused: how large numbers may be follows from policies and types (`atoll.query.secure.limits`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atoll.core.errors import AtollError, CompositionError
 from atoll.query.policy import QueryPolicy
-from atoll.query.secure.bounds.reader import longest_text
+from atoll.query.secure.limits.value_bounds import longest_text
 from atoll.query.secure.names import SelectNames
 from atoll.query.secure.plan import SecurePlanner
 from atoll.query.statement import Catalog, parse_statement, shadow

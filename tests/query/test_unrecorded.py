@@ -16,7 +16,7 @@ from atoll.engines.recording import RecordingEngine
 from atoll.query import QueryPolicy, job
 from atoll.query.policy import strictest
 from atoll.query.scopes import merge_derived
-from atoll.query.secure.selections import push_conditions
+from atoll.query.secure.limits.selections import push_conditions
 from tests.support.silos import TableSource, connected, same_rows
 
 AGGREGATED = {"level": "private", "release": "aggregate"}

@@ -16,7 +16,7 @@ protected column is released in aggregates, and a private one only counts rows: 
 Where sites differ the strictest counts (`strictest`): the higher level, the smaller release, the larger minimum count, whom all trust, the coarser precision of points.
 
 ``unrecorded: joins`` in ``policy`` says what may choose rows under shares where no site sees which, so that its record of earlier answers cannot compare them: ``nothing`` (by default), ``joins`` or
-``anything``; see `atoll.query.secure.selections`.
+``anything``; see `atoll.query.secure.limits.selections`.
 
 ``enclave: {simulated: true}`` in ``policy`` lets the strategy ``opaque`` send rows, sealed, to a party whose enclave has no hardware; ``root:`` pins the key that signs its quotes, in hex.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from atoll.core.errors import CompositionError
 
+from .limits.sensitivity import leaf_filters
 from .operators import (
     ChosenValue,
     Compared,
@@ -44,7 +45,6 @@ from .operators import (
     inputs_of,
     walk_operators,
 )
-from .sensitivity import leaf_filters
 
 __all__ = ["Extents", "bound_pairs", "expect_rows", "fill_up", "measure_work", "too_many_rows"]
 

@@ -16,6 +16,7 @@ from ..rules.matching import has_matching
 from ..scopes import Scopes, factor_conditions, find_outermost, has_grouping_sets, merge_derived, write_out_quantifiers
 from ..statement import Catalog, SqlStatement
 from ..strategies.groupings import write_out_grouping_sets
+from .limits.selections import find_constant, find_known_choice, push_conditions
 from .operators import (
     UNBOUNDED,
     ChosenValue,
@@ -32,7 +33,6 @@ from .operators import (
     Stored,
     Value,
 )
-from .selections import find_constant, find_known_choice, push_conditions
 
 __all__ = ["LeafDraft", "NamePlanner", "SelectNames", "JoinPart", "refuse"]
 
@@ -404,7 +404,7 @@ class NamePlanner:
         return self.policy.unrecorded
 
     def require_seen(self, node: Any, names: SelectNames, *, also: bool = False) -> None:
-        """Refuse what would have the parties choose rows, which no site's record sees, as far as the policies say; see `atoll.query.secure.selections`.
+        """Refuse what would have the parties choose rows, which no site's record sees, as far as the policies say; see `atoll.query.secure.limits.selections`.
 
         Args:
             node: a condition, or what rows are joined or grouped by.

@@ -182,7 +182,7 @@ class SameTruth(RowCondition):
 
 @dataclass(frozen=True)
 class ColumnBound:
-    """How large the values of a shared column may be, whatever rows there are: where few rows must not show, a refusal may not tell how large they are (`atoll.query.secure.bounds`).
+    """How large the values of a shared column may be, whatever rows there are: where few rows must not show, a refusal may not tell how large they are (`atoll.query.secure.limits`).
 
     Attributes:
         most: for each of ``CAPS`` the largest absolute value of a coded number; empty of text, and where nothing bounds it.

@@ -24,9 +24,10 @@ from ..databases.silo import quote
 from ..plan import Key, require_points, split_conditions
 from ..policy import QueryPolicy
 from ..statement import SOURCE, Catalog, SqlStatement, shadow
-from .bounds.columns import require_bounds
 from .extents import Extents
 from .groups import GroupPlanner
+from .limits.column_bounds import require_bounds
+from .limits.sensitivity import bound_joins
 from .names import SelectNames, refuse
 from .near import make_near_plan
 from .operators import (
@@ -51,7 +52,6 @@ from .operators import (
     Value,
     rewrite_operators,
 )
-from .sensitivity import bound_joins
 from .yannakakis import aggregate_early
 
 __all__ = ["SecurePlanner", "make_row_plan", "make_secure_plan", "make_told_plan"]

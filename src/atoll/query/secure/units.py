@@ -32,6 +32,7 @@ from ..aggregates import (
 from ..column_codes import ColumnCode
 from ..databases.silo import quote
 from ..plan import ROW, CellSets, Covariate, Released, guard_node
+from .limits.selections import find_choice, find_key_choice
 from .names import LeafDraft, NamePlanner, SelectNames, refuse
 from .operators import (
     Compared,
@@ -50,7 +51,6 @@ from .operators import (
     TruthValue,
     Value,
 )
-from .selections import find_choice, find_key_choice
 
 __all__ = ["UnitPlanner"]
 

@@ -11,7 +11,7 @@ from atoll.core.errors import CompositionError
 
 from ..column_codes import ColumnCode
 from ..spatial import distance_of
-from .bounds.reader import CAPS, BoundReader
+from .limits.value_bounds import CAPS, BoundReader
 from .names import LeafDraft, SelectNames, refuse
 from .operators import (
     UNBOUNDED,

@@ -27,6 +27,7 @@ from typing import Any
 
 from ..column_codes import ColumnCode
 from .extents import measure_work
+from .limits.sensitivity import count_key_rows
 from .operators import (
     ChosenValue,
     Compared,
@@ -56,7 +57,6 @@ from .operators import (
     stored_names,
     walk_operators,
 )
-from .sensitivity import count_key_rows
 
 __all__ = ["aggregate_early", "find_cycle"]
 

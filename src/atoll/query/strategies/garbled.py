@@ -23,9 +23,9 @@ from atoll.secure.garbled.garbling import Garbler
 from ..circuits.owner_rows import measure_bits, read_wires
 from ..circuits.slice_wires import count_gates, release_answer
 from ..local import message_of, plan_of, silo_of
-from ..secure.bounds.columns import require_bounds
 from ..secure.costs import RehearsedCuts, measure_extents, relayed_nbytes
 from ..secure.extents import Extents, too_many_rows
+from ..secure.limits.column_bounds import require_bounds
 from ..secure.near import refuse_near
 from ..secure.operators import MatchedRows, SecurePlan, walk_operators
 from ..secure.plan import make_secure_plan

@@ -39,9 +39,9 @@ from atoll.secure.tables import SharedTable
 
 from ..events import append_event
 from ..local import plan_of, silo_of
-from ..secure.bounds.columns import largest_number
 from ..secure.costs import measure_extents, relayed_nbytes
 from ..secure.kept_plan import KeptTables, define_relation, held_relations, kept_planner, tables_below, to_kept
+from ..secure.limits.column_bounds import largest_number
 from ..secure.operators import KeptRows, SecurePlan, list_leaves, prune_held
 from ..secure.plan import make_row_plan
 from ..statement import parse_statement

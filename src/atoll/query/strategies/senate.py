@@ -48,8 +48,8 @@ from ..circuits.subplans import Division, PartCounter, PartRunner, PlanPart, div
 from ..circuits.wire_values import WORD, WireTable, WireValues, lengthen, one_bit, turn_top
 from ..circuits.wires import turn_bits
 from ..local import plan_of, silo_of
-from ..secure.bounds.columns import limit_columns
 from ..secure.costs import measure_extents, relayed_nbytes
+from ..secure.limits.column_bounds import limit_columns
 from ..secure.operators import SecurePlan, SharedColumn
 from ..secure.plan import make_secure_plan
 from .garbled import MOST_ROWS, GarbledSmcql, leaves_of, measure_local

@@ -27,9 +27,9 @@ from ..databases.silo import quote
 from ..events import write_event
 from ..local import keep_units, names_of, open_record, plan_of, prefix_of, silo_of, units_text
 from ..plan import Released
-from ..secure.bounds.columns import largest_number, longest_of, plain_texts, require_bounds
 from ..secure.costs import measure_extents, release_rows, shared_layout, sliced_layout
 from ..secure.extents import Extents, fill_up, too_many_rows
+from ..secure.limits.column_bounds import largest_number, longest_of, plain_texts, require_bounds
 from ..secure.operators import Operator, SecurePlan, held_places
 from ..secure.plan import make_secure_plan, make_told_plan
 from ..secure.tables import Resize, SecureTables, refuse_claim

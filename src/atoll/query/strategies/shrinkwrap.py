@@ -6,7 +6,7 @@ stay, so answers are those of `smcql`. Sizes tell the parties how many rows coun
 * Each site draws ``max(0, eta)``, with ``Pr[eta = x]`` proportional to ``exp(-epsilon |x - shift| / moves)`` (`padding_shift`), and shares it: nobody sees one site's noise or their sum. So the size is
   (``epsilon``, ``delta``)-private for the units of a site, also before another site that knows its own noise: each site's suffices alone, and that of others comes on top. As always under shares, one of the three
   parties may be curious.
-* ``moves`` is by how many rows a unit of one site moves the table at most (`atoll.query.secure.sensitivity`).
+* ``moves`` is by how many rows a unit of one site moves the table at most (`atoll.query.secure.limits.sensitivity`).
 * The parties keep the rows that count and so many others, in an order that nobody knows (`atoll.secure.tables.compact_rows`): no party learns ``c``.
 * ``epsilon`` and ``delta`` are divided over the tables: ``uniform``, ``eager`` (all for the first) or ``optimal``: as the expected work is least.
 
@@ -39,10 +39,10 @@ from atoll.statistics.disclosure import discrete_laplace, noise_std, rate_of
 from ..events import write_event
 from ..local import plan_of, silo_of
 from ..secure.extents import Extents, expect_rows, measure_work
+from ..secure.limits.sensitivity import SizeCut, count_moves, find_size_cuts
 from ..secure.near import refuse_near
 from ..secure.operators import GroupedRows, LeafRows, Operator, SecurePlan
 from ..secure.plan import make_row_plan
-from ..secure.sensitivity import SizeCut, count_moves, find_size_cuts
 from ..secure.tables import Resize, SecureTables
 from .releases import find_release, release_once, require_budget
 from .shared_rows import LocalRows, compute_answer, plain_terms, promised_of, require_size, send_leaves

@@ -29,8 +29,8 @@ from atoll.secure.tables import join_parts
 
 from ..column_codes import LONGEST
 from ..local import message_of
-from ..secure.bounds.columns import tell_bounds
 from ..secure.costs import WITHHELD, RehearsedCuts, RehearsedKeys, predict_cost
+from ..secure.limits.column_bounds import tell_bounds
 from ..secure.operators import (
     Expanded,
     Filtered,

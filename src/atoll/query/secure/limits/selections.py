@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..scopes import Scopes, group_keys, has_grouping_sets, split_parts, wrap_value
+from ...scopes import Scopes, group_keys, has_grouping_sets, split_parts, wrap_value
 
 __all__ = ["find_choice", "find_constant", "find_key_choice", "find_known_choice", "push_conditions"]
 

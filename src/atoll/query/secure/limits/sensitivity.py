@@ -22,9 +22,9 @@ from typing import Any
 
 from atoll.core.errors import CompositionError
 
-from ..plan import split_conditions
-from ..statement import SOURCE
-from .operators import (
+from ...plan import split_conditions
+from ...statement import SOURCE
+from ..operators import (
     Expanded,
     Filtered,
     GroupedRows,

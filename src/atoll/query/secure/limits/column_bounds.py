@@ -13,7 +13,7 @@ from ...databases.silo import quote
 from ...statement import SOURCE
 from ..extents import Extents
 from ..operators import PlanLeaf, SecurePlan, SharedColumn
-from .reader import CAPS, count_over, longest_text, text_columns
+from .value_bounds import CAPS, count_over, longest_text, text_columns
 
 __all__ = ["largest_number", "limit_columns", "longest_of", "plain_texts", "require_bounds", "tell_bounds"]
 
